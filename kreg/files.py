@@ -1,0 +1,96 @@
+"""Files as a shared store needs them: read whole or refused, written whole and synced.
+
+Nothing here follows a symbolic link in the last place of a path, waits for a FIFO, or reads more than it was told to.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from kreg.errors import StoreError
+
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class NotAFile(StoreError):
+    """Something other than a regular file of bearable size lies where a file belongs."""
+
+
+def read_file(path: str, limit: int) -> bytes | None:
+    """Read a regular file of at most ``limit`` bytes, or return None if there is none.
+
+    Never follows a symbolic link at ``path``, never waits for a FIFO. Raises ``StoreError``.
+    """
+    try:
+        descriptor = os.open(path, _READ_FLAGS)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if os.path.islink(path) or os.path.isdir(path) or not os.path.lexists(path):
+            raise NotAFile(f"{path} is not a regular file") from error
+        raise StoreError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise NotAFile(f"{path} is not a regular file")
+        if found.st_size > limit:
+            raise NotAFile(f"{path} has {found.st_size} bytes, more than the {limit} allowed")
+        return _read_all(descriptor, found.st_size)
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
+
+
+def _read_all(descriptor: int, size: int) -> bytes:
+    data = os.read(descriptor, size)
+    while len(data) < size:
+        more = os.read(descriptor, size - len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+def write_synced(path: str, data: bytes) -> None:
+    """Write a new file and sync it to disk. Raises ``OSError``, for one that exists too."""
+    descriptor = os.open(path, _WRITE_FLAGS, 0o666)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(path: str) -> None:
+    """Sync a directory, so that a rename in it survives a crash, where the file system can."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass  # Some network file systems refuse to sync a directory; the rename itself has succeeded.
+    finally:
+        os.close(descriptor)
+
+
+def unlink_quietly(path: str) -> None:
+    """Remove a file if it is there and can be removed."""
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+
+
+def scan(folder: str) -> list[os.DirEntry[str]]:
+    """List a directory in order of name; one that is not there is empty. Raises ``StoreError``."""
+    try:
+        with os.scandir(folder) as found:
+            return sorted(found, key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise StoreError(f"cannot list {folder}: {error.strerror}") from error

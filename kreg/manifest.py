@@ -1,0 +1,95 @@
+"""Manifests: typed JSON about a cubin, as it lies in the store.
+
+``kreg.header`` reads the first two lines, which is all a hit needs; this module reads and writes the whole, and is
+imported when a field is asked for.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from kreg.errors import KregError, StoreError
+from kreg.header import write_header
+from kreg.spec import CompileSpec
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """How to launch a kernel. A ``grid`` entry that is a string names a run-time extent, such as ``rows``."""
+
+    block: tuple[int, int, int]
+    grid: tuple[int | str, int | str, int | str]
+    shared_bytes: int
+    cluster: tuple[int, int, int] = (1, 1, 1)
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything known about an artifact besides its bytes.
+
+    ``parameters`` is (offset, size) in bytes of each kernel parameter; ``registers`` and ``local_bytes`` are per
+    thread, ``static_shared_bytes`` per block, ``code_bytes`` of machine code. ``code_digest`` covers the machine
+    code alone, ``source_digest`` the declared sources. ``compile_ms`` is what the compile took.
+    """
+
+    spec_key: str
+    toolchain_key: str
+    cubin_digest: str
+    cubin_bytes: int
+    kernel: str
+    version: int
+    params: dict[str, bool | int | str]
+    target: str
+    options: dict[str, bool | int | str]
+    backend: str
+    toolchain: dict[str, str]
+    symbol: str
+    launch: Launch
+    parameters: list[tuple[int, int]]
+    parameter_bytes: int
+    registers: int
+    local_bytes: int
+    static_shared_bytes: int
+    code_bytes: int
+    code_digest: str
+    source_digest: str
+    sources: list[str]
+    compile_ms: int
+
+    @property
+    def spec(self) -> CompileSpec:
+        """The compile spec this artifact answers. Raises ``SpecError`` if the fields make none."""
+        return CompileSpec(
+            kernel=self.kernel,
+            version=self.version,
+            params=self.params,
+            target=self.target,
+            options=self.options,
+        )
+
+
+_DECODER = msgspec.json.Decoder(Manifest)
+
+
+def encode(manifest: Manifest) -> bytes:
+    """Return the manifest as it is stored: the header, then one field per line."""
+    fields = msgspec.structs.asdict(manifest)
+    keys = (fields.pop("spec_key"), fields.pop("toolchain_key"), fields.pop("cubin_digest"))
+    lines = [f'"{name}":{msgspec.json.encode(value).decode()}' for name, value in fields.items()]
+    return write_header(keys, ",\n".join(lines))
+
+
+def decode(data: bytes, where: str) -> Manifest:
+    """Read a stored manifest. Raises ``StoreError`` that names ``where`` and what is wrong."""
+    try:
+        return _DECODER.decode(data)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise StoreError(f"manifest {where} is not a manifest: {error}") from error
+
+
+def check(manifest: Manifest, where: str) -> None:
+    """Check that a manifest's spec hashes to its spec key. Raises ``StoreError``."""
+    try:
+        key = manifest.spec.key
+    except KregError as error:
+        raise StoreError(f"manifest {where} holds no valid spec: {error}") from error
+    if key != manifest.spec_key:
+        raise StoreError(f"manifest {where} says {manifest.spec}, which is not its spec key")

@@ -1,0 +1,265 @@
+"""The store: entry key -> manifest, SHA-256 -> cubin, in a directory that many processes share.
+
+Readers take no lock and see the old or the new, never a part: files are written under another name, synced and
+renamed, objects first and the entry last. Every read proves both digests; what fails is set aside in
+``quarantine/`` with the reason. Locks save work and never decide what is right.
+
+    CACHEDIR.TAG
+    entries-v1/<kernel>@<version>/<spec key>-<toolchain key>.json
+    objects-v1/9f/9f3e….cubin
+    locks/  tmp/  quarantine/
+
+The store raises ``StoreError``; whether a launch can do without it is the resolver's business.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from binascii import hexlify
+
+from kreg import config
+from kreg.artifact import Artifact
+from kreg.digest import is_sha256, sha256
+from kreg.errors import StoreError
+from kreg.files import NotAFile, read_file, scan, sync_folder, unlink_quietly, write_synced
+from kreg.header import NewerFormat, read_header
+from kreg.keylock import FileLock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from kreg.spec import CompileSpec
+
+ENTRIES, OBJECTS = "entries-v1", "objects-v1"
+_FOLDERS = (ENTRIES, OBJECTS, "locks", "tmp", "quarantine")
+_TAG = "CACHEDIR.TAG"
+_TAG_TEXT = (
+    b"Signature: 8a477f597d28d172789f06886806bc55\n"
+    b"# This is a kreg store (CACHEDIR.TAG: https://bford.info/cachedir/). `kreg clear` empties it.\n"
+)
+MANIFEST_LIMIT = 1 << 20
+CUBIN_LIMIT = 1 << 28
+_SWEEP_WAIT = 30.0
+
+
+class BadEntry(StoreError):
+    """An entry or object that is not what it says, now set aside if the store could be written."""
+
+
+class Store:
+    """A store directory, which need not exist yet.
+
+    ``root`` given by name is used as it is found. Without one it is ``KREG_STORE``, else the user's cache
+    directory, which is created for its owner alone and refused if somebody else owns it or everybody can write it.
+    """
+
+    def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
+        named = config.named_root(root)
+        self.root = named or config.default_root()
+        self._is_default = named is None
+        self.is_configured = root is None
+        self._checked = False
+        self._prepared = False
+
+    def __repr__(self) -> str:
+        return f"Store({self.root!r})"
+
+    def entry_path(self, kernel: str, version: int, key: str, toolchain_key: str) -> str:
+        """Return where the manifest of an entry lies."""
+        return f"{self.root}/{ENTRIES}/{kernel}@{version}/{key}-{toolchain_key}.json"
+
+    def object_path(self, digest: str) -> str:
+        """Return where the cubin with SHA-256 ``digest`` lies."""
+        return f"{self.root}/{OBJECTS}/{digest[:2]}/{digest}.cubin"
+
+    def log_path(self, key: str) -> str:
+        """Return where the compiler's log of a failed compile of ``key`` is kept."""
+        return f"{self.root}/logs/{key}.log"
+
+    def read(self, spec: CompileSpec, toolchain_key: str) -> Artifact | None:
+        """Return the proven artifact of an entry, or None if the store has none.
+
+        Raises ``BadEntry`` for one that fails its proof, after setting it aside, and ``StoreError`` where the
+        store cannot be read.
+        """
+        self._check_root()
+        path = self.entry_path(spec.kernel, spec.version, spec.key, toolchain_key)
+        data = self._read_or_set_aside(path, MANIFEST_LIMIT)
+        if data is None:
+            return None
+        try:
+            keys = read_header(data, path)
+            if keys[:2] != (spec.key, toolchain_key):
+                raise StoreError(f"manifest {path} belongs to another entry, {keys[0][:12]}-{keys[1][:12]}")
+        except NewerFormat:
+            return None
+        except StoreError as error:
+            raise self._set_aside(path, error) from error
+        return self._read_object(data, keys[2], path)
+
+    def _read_object(self, manifest: bytes, digest: str, entry: str) -> Artifact | None:
+        path = self.object_path(digest)
+        cubin = self._read_or_set_aside(path, CUBIN_LIMIT)
+        if cubin is None:
+            return None
+        try:
+            return Artifact(manifest, cubin, entry)
+        except StoreError as error:
+            raise self._set_aside(path, error) from error
+
+    def _read_or_set_aside(self, path: str, limit: int) -> bytes | None:
+        try:
+            return read_file(path, limit)
+        except NotAFile as error:
+            raise self._set_aside(path, error) from error
+
+    def toolchain_keys(self, spec: CompileSpec) -> list[str]:
+        """Return the toolchain keys under which the store holds ``spec``, sorted."""
+        self._check_root()
+        folder = f"{self.root}/{ENTRIES}/{spec.kernel}@{spec.version}"
+        try:
+            names = os.listdir(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise StoreError(f"cannot list {folder}: {error.strerror}") from error
+        keys = [name[65:-5] for name in names if name.startswith(f"{spec.key}-") and name.endswith(".json")]
+        return sorted(key for key in keys if is_sha256(key))
+
+    def publish(self, artifact: Artifact) -> str:
+        """Make an artifact visible, whole or not at all, and return the path of its entry. Raises ``StoreError``."""
+        self.prepare()
+        manifest = artifact.manifest
+        path = self.entry_path(manifest.kernel, manifest.version, artifact.key, artifact.toolchain_key)
+        self._refuse_newer(path)
+        # Shared with other publishers; a sweep of unreferenced objects must not run between object and entry.
+        with self.sweep_lock(shared=True):
+            self._put_object(artifact)
+            self._put(path, artifact.manifest_bytes)
+        return path
+
+    def _put_object(self, artifact: Artifact) -> None:
+        path = self.object_path(artifact.cubin_digest)
+        try:
+            held = read_file(path, CUBIN_LIMIT)
+        except StoreError:
+            held = None
+        if held is None or sha256(held) != artifact.cubin_digest:
+            self._put(path, artifact.cubin)
+
+    def _refuse_newer(self, path: str) -> None:
+        try:
+            data = read_file(path, MANIFEST_LIMIT)
+            if data is not None:
+                read_header(data, path)
+        except NewerFormat:
+            raise
+        except StoreError:
+            return
+
+    def _put(self, path: str, data: bytes) -> None:
+        temporary = f"{self.root}/tmp/{os.getpid()}-{hexlify(os.urandom(8)).decode()}"
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            try:
+                write_synced(temporary, data)
+                os.rename(temporary, path)
+            except BaseException:
+                unlink_quietly(temporary)
+                raise
+            sync_folder(os.path.dirname(path))
+        except OSError as error:
+            raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
+
+    def save_log(self, key: str, log: str) -> str:
+        """Keep the log of a failed compile and return its path. Raises ``StoreError``."""
+        self.prepare()
+        self._put(self.log_path(key), log.encode("utf-8", "backslashreplace"))
+        return self.log_path(key)
+
+    def key_lock(self, key: str, wait: float, report: Callable[[str], None] | None = None) -> FileLock:
+        """Hold the key lock of a spec key during a block, if it can be had within ``wait`` seconds."""
+        return FileLock(f"{self.root}/locks/{key[:2]}.lock", wait=wait, report=report)
+
+    def sweep_lock(self, *, shared: bool) -> FileLock:
+        """Hold the lock between publishers (shared) and the removal of unreferenced objects (exclusive)."""
+        return FileLock(f"{self.root}/locks/sweep.lock", shared=shared, wait=_SWEEP_WAIT)
+
+    def prepare(self) -> None:
+        """Create the store's directories where they are missing. Raises ``StoreError``."""
+        if self._prepared:
+            return
+        self._check_root()
+        try:
+            os.makedirs(self.root, mode=0o700 if self._is_default else 0o777, exist_ok=True)
+            self._mark()
+            for folder in _FOLDERS:
+                os.makedirs(f"{self.root}/{folder}", exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot create the store {self.root}: {error.strerror}") from error
+        self._prepared = True
+
+    def is_marked(self) -> bool:
+        """Say whether the directory says of itself that it is a kreg store."""
+        return os.path.isfile(f"{self.root}/{_TAG}") and os.path.isdir(f"{self.root}/{ENTRIES}")
+
+    def _mark(self) -> None:
+        foreign = [name for name in os.listdir(self.root) if name not in (*_FOLDERS, _TAG, "logs")]
+        if os.path.exists(f"{self.root}/{_TAG}"):
+            return
+        if foreign:
+            raise StoreError(
+                f"{self.root} is not empty and not a kreg store (it holds {min(foreign)!r}); name another directory"
+            )
+        os.makedirs(f"{self.root}/tmp", exist_ok=True)
+        self._put(f"{self.root}/{_TAG}", _TAG_TEXT)
+
+    def _check_root(self) -> None:
+        if self._checked:
+            return
+        try:
+            found = os.stat(self.root)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StoreError(f"cannot use the store {self.root}: {error.strerror}") from error
+        if not stat.S_ISDIR(found.st_mode):
+            raise StoreError(f"the store {self.root} is not a directory; set KREG_STORE or --store to one")
+        if self._is_default:
+            self._check_owner(found)
+        self._checked = True
+
+    def _check_owner(self, found: os.stat_result) -> None:
+        if found.st_uid != os.geteuid():
+            why = f"belongs to user {found.st_uid}"
+        elif found.st_mode & 0o002:
+            why = "can be written by everybody"
+        else:
+            return
+        raise StoreError(f"the default store {self.root} {why}; to use it all the same, name it in KREG_STORE")
+
+    def _set_aside(self, path: str, reason: StoreError) -> BadEntry:
+        """Move a bad file to ``quarantine/`` with its reason; return the error to raise."""
+        place = f"{self.root}/quarantine/{os.path.basename(path)}.{hexlify(os.urandom(4)).decode()}"
+        try:
+            os.rename(path, place)
+            write_synced(f"{place}.reason", f"{path}\n{reason}\n".encode())
+        except OSError:
+            return BadEntry(f"{reason} (it could not be set aside)")
+        return BadEntry(f"{reason}; set aside as {place}")
+
+    def entry_files(self) -> Iterator[os.DirEntry[str]]:
+        """Yield the manifest files of the store, kernel by kernel in order. Raises ``StoreError``."""
+        self._check_root()
+        for folder in scan(f"{self.root}/{ENTRIES}"):
+            if folder.is_dir(follow_symlinks=False):
+                yield from (file for file in scan(folder.path) if file.name.endswith(".json"))
+
+    def object_files(self) -> Iterator[os.DirEntry[str]]:
+        """Yield the files below ``objects-v1``. Raises ``StoreError``."""
+        self._check_root()
+        for folder in scan(f"{self.root}/{OBJECTS}"):
+            if folder.is_dir(follow_symlinks=False):
+                yield from scan(folder.path)
