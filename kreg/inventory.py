@@ -1,0 +1,230 @@
+"""What a store holds, and which part of it is meant: entries and selectors.
+
+One selector means the same for every verb: kernels (with or without a version), targets and parameter values, each
+repeatable. Values of one kind are alternatives, kinds narrow each other down.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import product
+
+from kreg.errors import KregError, SpecError, StoreError, nearest
+from kreg.files import read_file
+from kreg.header import NewerFormat, read_header
+from kreg.kernel import REQUIRED, Kernel
+from kreg.manifest import Manifest, decode
+from kreg.record import Record
+from kreg.registry import Registry
+from kreg.spec import CompileSpec, format_params, format_value, parse_target, parse_value, parse_version
+from kreg.store import MANIFEST_LIMIT, Store
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from kreg.spec import Value
+
+
+class Entry(Record):
+    """One entry of a store: where it lies, its manifest, its size on disk in bytes, and when it was written.
+
+    ``problem`` is set, and ``manifest`` None, for a file that is not a readable manifest of this format.
+    ``modified`` is the file's time in seconds since 1970, as good as the file system's clock.
+    """
+
+    __slots__ = ("path", "manifest", "size", "modified", "problem")
+    path: str
+    manifest: Manifest | None
+    size: int
+    modified: float
+    problem: StoreError | None
+
+    def __init__(
+        self, *, path: str, manifest: Manifest | None, size: int, modified: float, problem: StoreError | None
+    ) -> None:
+        self._set(path=path, manifest=manifest, size=size, modified=modified, problem=problem)
+
+    @property
+    def is_newer(self) -> bool:
+        """Say whether the entry was written by a newer kreg, whose business it is."""
+        return isinstance(self.problem, NewerFormat)
+
+
+def spec_text(manifest: Manifest) -> str:
+    """Write the spec of a manifest as it is written everywhere, without computing its key."""
+    variant = format_params(tuple(manifest.params.items()))
+    return f"{manifest.kernel}@{manifest.version}{variant}:{manifest.target}"
+
+
+class Selector(Record):
+    """Which entries or variants are meant. An empty one means all."""
+
+    __slots__ = ("kernels", "targets", "params")
+    kernels: tuple[tuple[str, int | None], ...]
+    targets: tuple[str, ...]
+    params: tuple[tuple[str, str], ...]
+
+    def __init__(
+        self,
+        *,
+        kernels: Sequence[str] = (),
+        targets: Sequence[str] = (),
+        params: Sequence[str] = (),
+    ) -> None:
+        """Read ``NAME[@VERSION]``, targets and ``name=value`` as they are written. Raises ``SpecError``."""
+        self._set(
+            kernels=tuple(_parse_kernel(text) for text in kernels),
+            targets=tuple(parse_target(target) for target in targets),
+            params=tuple(_parse_param(text) for text in params),
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.kernels or self.targets or self.params)
+
+    def values(self) -> dict[str, list[str]]:
+        """Return the accepted values of each parameter that is named, as texts."""
+        found: dict[str, list[str]] = {}
+        for name, text in self.params:
+            found.setdefault(name, []).append(text)
+        return found
+
+    def matches(self, manifest: Manifest, registry: Registry) -> bool:
+        """Say whether an entry is meant. A parameter it does not mention has the declared default."""
+        if self.kernels and not any(
+            name == manifest.kernel and version in (None, manifest.version) for name, version in self.kernels
+        ):
+            return False
+        if self.targets and manifest.target not in self.targets:
+            return False
+        params = {**_defaults(manifest, registry), **manifest.params} if self.params else {}
+        return all(name in params and format_value(params[name]) in texts for name, texts in self.values().items())
+
+    def specs(self, registry: Registry) -> list[tuple[Kernel, CompileSpec]]:
+        """Enumerate the declared variants that are meant; a value named here need not be warmed by default.
+
+        Raises ``SpecError`` for a kernel, version, target, parameter or value that no selected kernel declares.
+        """
+        kernels = self._declared(registry)
+        found = [(kernel, spec) for kernel in kernels for spec in self._variants(kernel)]
+        if not found:
+            self._explain_nothing(kernels)
+        return found
+
+    def _declared(self, registry: Registry) -> list[Kernel]:
+        if not self.kernels:
+            return registry.kernels()
+        found = []
+        for name, version in self.kernels:
+            kernel = registry.get(name)
+            if version not in (None, kernel.version):
+                raise SpecError(f"{name}@{version} is not declared; the declared version is {kernel.version}")
+            found.append(kernel)
+        return found
+
+    def _variants(self, kernel: Kernel) -> Iterator[CompileSpec]:
+        named = self.values()
+        known = {param.name: param for param in kernel.params}
+        if named.keys() - known.keys():
+            return
+        choices: list[list[Value]] = []
+        for name, param in known.items():
+            texts = named.get(name)
+            where = f"{kernel.label}: {name}"
+            chosen = list(param.warm) if texts is None else [parse_value(text, param.kind, where) for text in texts]
+            choices.append(chosen)
+        for target in kernel.targets:
+            if not self.targets or target in self.targets:
+                for values in product(*choices):
+                    yield kernel.spec(target, dict(zip(known, values, strict=True)))
+
+    def _explain_nothing(self, kernels: Iterable[Kernel]) -> None:
+        targets = sorted({target for kernel in kernels for target in kernel.targets})
+        for target in self.targets:
+            if target not in targets:
+                raise SpecError(f"no selected kernel is declared for {target}{nearest(target, targets)}")
+        names = sorted({param.name for kernel in kernels for param in kernel.params})
+        for name, _ in self.params:
+            if name not in names:
+                raise SpecError(f"no selected kernel has a parameter {name!r}{nearest(name, names)}")
+        raise SpecError("no declared variant matches all selectors")
+
+
+def _parse_kernel(text: str) -> tuple[str, int | None]:
+    name, at, version = text.partition("@")
+    return name, parse_version(version, text) if at else None
+
+
+def _parse_param(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise SpecError(f"{text!r} is not 'name=value'")
+    return name, value
+
+
+def _defaults(manifest: Manifest, registry: Registry) -> dict[str, Value]:
+    if is_stale(manifest, registry):
+        return {}
+    params = registry.get(manifest.kernel).params
+    return {param.name: param.default for param in params if param.default is not REQUIRED}  # type: ignore[misc]
+
+
+def is_stale(manifest: Manifest, registry: Registry) -> bool:
+    """Say whether the registry no longer declares this entry: kernel, version, target, parameters or options."""
+    try:
+        kernel = registry.get(manifest.kernel)
+    except KregError:
+        return True
+    known = {param.name: param.allowed for param in kernel.params}
+    return (
+        manifest.version != kernel.version
+        or manifest.target not in kernel.targets
+        or manifest.options != dict(kernel.options)
+        or any(name not in known or value not in known[name] for name, value in manifest.params.items())
+    )
+
+
+def entries(store: Store) -> Iterator[Entry]:
+    """Read every entry of a store, kernel by kernel, those that are unreadable or from a newer kreg included."""
+    for file in store.entry_files():
+        entry = _read_entry(file)
+        if entry is not None:
+            yield entry
+
+
+def select(store: Store, selector: Selector, registry: Registry) -> list[Entry]:
+    """Return the readable entries that ``selector`` means, in order. Raises ``SpecError`` for a kernel nobody knows."""
+    every = [(entry, entry.manifest) for entry in entries(store) if entry.manifest is not None]
+    found = [(entry, manifest) for entry, manifest in every if selector.matches(manifest, registry)]
+    if not found:
+        stored = {manifest.kernel for _, manifest in every}
+        for name, _ in selector.kernels:
+            if name not in stored:
+                registry.get(name)
+    return [entry for entry, _ in sorted(found, key=lambda pair: _order(pair[1]))]
+
+
+def _order(manifest: Manifest) -> tuple[object, ...]:
+    """Order entries as people read them: numbers by value, in every kernel, version and target."""
+    params = [(name, str(value).rjust(20)) for name, value in manifest.params.items()]
+    return manifest.kernel, manifest.version, manifest.target, params, manifest.toolchain_key
+
+
+def _read_entry(file: os.DirEntry[str]) -> Entry | None:
+    manifest = problem = None
+    size, modified = 0, 0.0
+    try:
+        data = read_file(file.path, MANIFEST_LIMIT)
+        if data is None:
+            return None
+        found = file.stat(follow_symlinks=False)
+        size, modified = found.st_size, found.st_mtime
+        read_header(data, file.path)
+        manifest = decode(data, file.path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        problem = StoreError(f"cannot read {file.path}: {error.strerror}")
+    except StoreError as error:
+        problem = error
+    return Entry(path=file.path, manifest=manifest, size=size, modified=modified, problem=problem)

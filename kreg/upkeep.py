@@ -1,0 +1,174 @@
+"""Upkeep of a store: verify what it holds, clear what is named.
+
+``verify`` changes nothing. ``clear`` removes the entries it is given and the objects that no entry names any more,
+and leaves everything else alone, files that are not kreg's included.
+"""
+
+from __future__ import annotations
+
+import os
+
+from kreg.artifact import Artifact
+from kreg.cubin import Cubin
+from kreg.digest import sha256
+from kreg.errors import KregError, StoreError
+from kreg.files import read_file, scan
+from kreg.header import read_header
+from kreg.inventory import Entry, entries, spec_text
+from kreg.manifest import Manifest, check
+from kreg.record import Record
+from kreg.store import CUBIN_LIMIT, MANIFEST_LIMIT, Store
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+class Finding(Record):
+    """Something wrong with a store: the file, the spec where it is known, and the reason."""
+
+    __slots__ = ("path", "spec", "reason")
+    path: str
+    spec: str | None
+    reason: str
+
+    def __init__(self, *, path: str, spec: str | None, reason: str) -> None:
+        self._set(path=path, spec=spec, reason=reason)
+
+
+class Verifier:
+    """Recomputes every digest of a store's entries; each cubin is read once, however many entries name it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._cubins: dict[str, tuple[str, bool, bytes] | StoreError] = {}
+
+    def check(self, entry: Entry) -> Finding | None:
+        """Return what is wrong with an entry, or None."""
+        if entry.is_newer:
+            return None
+        if entry.manifest is None:
+            return Finding(path=entry.path, spec=None, reason=str(entry.problem))
+        try:
+            self._check_entry(entry.path, entry.manifest)
+        except KregError as error:
+            return Finding(path=entry.path, spec=spec_text(entry.manifest), reason=str(error))
+        return None
+
+    def _check_entry(self, path: str, manifest: Manifest) -> None:
+        check(manifest, path)
+        expected = self._store.entry_path(manifest.kernel, manifest.version, manifest.spec_key, manifest.toolchain_key)
+        if path != expected:
+            raise StoreError(f"it belongs at {expected}")
+        self._check_cubin(manifest)
+
+    def _check_cubin(self, manifest: Manifest) -> None:
+        path = self._store.object_path(manifest.cubin_digest)
+        cubin = read_file(path, CUBIN_LIMIT)
+        if cubin is None:
+            raise StoreError(f"its cubin {path} is missing")
+        if sha256(cubin) != manifest.cubin_digest:
+            raise StoreError(f"its cubin {path} does not match its digest")
+        if not Cubin(cubin).matches(manifest.target):
+            raise StoreError(f"its cubin {path} is for {Cubin(cubin).describe_architecture()}")
+        if f".text.{manifest.symbol}\0".encode() not in cubin:
+            raise StoreError(f"its cubin {path} has no kernel {manifest.symbol!r}")
+
+
+def same_code(stored: Manifest, fresh: Artifact) -> bool:
+    """Say whether a stored artifact has the machine code of one compiled now."""
+    return stored.code_digest == fresh.manifest.code_digest
+
+
+class ClearPlan(Record):
+    """What a clear removes: entry files, the objects that nothing else names, and their bytes in all."""
+
+    __slots__ = ("entries", "objects", "others", "size")
+    entries: tuple[Entry, ...]
+    objects: tuple[str, ...]
+    others: tuple[str, ...]
+    size: int
+
+    def __init__(
+        self, *, entries: tuple[Entry, ...], objects: tuple[str, ...], others: tuple[str, ...], size: int
+    ) -> None:
+        self._set(entries=entries, objects=objects, others=others, size=size)
+
+
+def plan_clear(store: Store, chosen: Iterable[Entry]) -> ClearPlan:
+    """Plan the removal of some entries. Raises ``StoreError`` if the directory is not a kreg store."""
+    _require_store(store)
+    doomed = tuple(chosen)
+    kept = _referenced(store, without={entry.path for entry in doomed})
+    digests = sorted({e.manifest.cubin_digest for e in doomed if e.manifest is not None} - kept)
+    objects = tuple(path for path in map(store.object_path, digests) if os.path.lexists(path))
+    size = sum(entry.size for entry in doomed) + sum(map(_size, objects))
+    return ClearPlan(entries=doomed, objects=objects, others=(), size=size)
+
+
+def plan_clear_all(store: Store) -> ClearPlan:
+    """Plan the removal of every entry and object, of what was set aside, and of logs."""
+    _require_store(store)
+    doomed = tuple(entries(store))
+    objects = tuple(file.path for file in store.object_files() if file.name.endswith(".cubin"))
+    others = tuple(
+        file.path
+        for folder in ("quarantine", "logs")
+        for file in scan(f"{store.root}/{folder}")
+        if not file.is_dir(follow_symlinks=False)
+    )
+    size = sum(entry.size for entry in doomed) + sum(map(_size, (*objects, *others)))
+    return ClearPlan(entries=doomed, objects=objects, others=others, size=size)
+
+
+def clear(store: Store, plan: ClearPlan) -> None:
+    """Carry out a plan. An object that an entry has come to name in the meantime stays. Raises ``StoreError``."""
+    with store.sweep_lock(shared=False):
+        for entry in plan.entries:
+            _remove(entry.path)
+        kept = {store.object_path(digest) for digest in _referenced(store)}
+        for path in (*plan.objects, *plan.others):
+            if path not in kept:
+                _remove(path)
+    for path in sorted({os.path.dirname(p) for p in (*(e.path for e in plan.entries), *plan.objects)}):
+        try:
+            os.rmdir(path)
+        except OSError:
+            continue  # Not empty: something else lives there.
+
+
+def _require_store(store: Store) -> None:
+    if os.path.isdir(store.root) and not store.is_marked():
+        raise StoreError(f"{store.root} is not a kreg store (it has no CACHEDIR.TAG and entries); nothing is removed")
+
+
+def _referenced(store: Store, without: set[str] | frozenset[str] = frozenset()) -> set[str]:
+    """Return the cubin digests that entries name, those of a newer format by the same field."""
+    return {digest for path, digest in _references(store) if path not in without}
+
+
+def _references(store: Store) -> Iterator[tuple[str, str]]:
+    for file in store.entry_files():
+        try:
+            data = read_file(file.path, MANIFEST_LIMIT)
+            if data is not None:
+                yield file.path, read_header(data, file.path)[2]
+        except StoreError:
+            _, _, rest = (data or b"").partition(b'"cubin_digest":"')
+            yield file.path, rest[:64].decode("ascii", "replace")
+
+
+def _size(path: str) -> int:
+    try:
+        return os.lstat(path).st_size
+    except OSError:
+        return 0
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreError(f"cannot remove {path}: {error.strerror}") from error
