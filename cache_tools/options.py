@@ -1,0 +1,45 @@
+"""The options that verbs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from kreg.inventory import Selector
+from kreg.store import Store
+
+Command = Callable[..., Any]
+
+
+def store_option(command: Command) -> Command:
+    """``--store DIR``, passed on as a ``Store``."""
+    return click.option(
+        "--store",
+        type=click.Path(),
+        metavar="DIR",
+        callback=lambda _ctx, _param, value: Store(value),
+        help="The store's directory. Default: KREG_STORE, else kreg in the user's cache directory.",
+    )(command)
+
+
+def json_option(command: Command) -> Command:
+    """``--json``, passed on as ``as_json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, with whole keys.")(command)
+
+
+def selector_options(command: Command) -> Command:
+    """``--kernel``, ``--target`` and ``--param``, passed on as ``kernel``, ``target`` and ``param``."""
+    for option in (
+        click.option("--param", multiple=True, metavar="NAME=VALUE", help="Only this parameter value. Repeatable."),
+        click.option("--target", multiple=True, metavar="T", help="Only this target, such as sm_90a. Repeatable."),
+        click.option("--kernel", multiple=True, metavar="NAME[@V]", help="Only this kernel. Repeatable."),
+    ):
+        command = option(command)
+    return command
+
+
+def selector(kernel: tuple[str, ...], target: tuple[str, ...], param: tuple[str, ...]) -> Selector:
+    """Make the selector of the three options."""
+    return Selector(kernels=kernel, targets=target, params=param)

@@ -1,0 +1,115 @@
+"""``kreg warm``: compile ahead of use."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import click
+
+from kreg import REGISTRY
+from kreg.inventory import is_stale, select
+from kreg.loader import device_targets
+from kreg.store import Store
+from kreg.warm import COMPILED, FAILED, HIT, Outcome, Report, warm
+
+from .look import print_entries
+from .options import json_option, selector, selector_options, store_option
+from .output import print_json
+
+
+@click.command("warm")
+@selector_options
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes to compile in. Default: one per usable CPU.")
+@store_option
+@json_option
+def warm_command(
+    kernel: tuple[str, ...],
+    target: tuple[str, ...],
+    param: tuple[str, ...],
+    jobs: int | None,
+    store: Store,
+    as_json: bool,
+) -> None:
+    """Compile what the store lacks, and say what became of each variant.
+
+    Without --target: the targets of the GPUs of this machine, or every declared target where there is none.
+    """
+    chosen = selector(kernel, target, param)
+    if not target:
+        here = device_targets()
+        note = f"targets of this machine's GPUs: {', '.join(here)}" if here else "no GPU here: all declared targets"
+        click.echo(f"no --target given; {note}", err=True)
+        chosen = selector(kernel, tuple(here), param)
+    variants = chosen.specs(REGISTRY)
+    with _Progress(len(variants)) as progress:
+        report = warm(variants, store=store, jobs=jobs, progress=progress)
+    if as_json:
+        print_json(_as_json(report))
+    else:
+        found = select(store, chosen, REGISTRY)
+        print_entries([(entry, is_stale(entry.manifest, REGISTRY)) for entry in found if entry.manifest])
+        click.echo(_summary(report))
+    sys.exit(1 if report.count(FAILED) else 0)
+
+
+def _summary(report: Report) -> str:
+    compiled, hit, failed = (report.count(status) for status in (COMPILED, HIT, FAILED))
+    return f"{compiled} compiled, {hit} already there, {failed} failed in {report.seconds:.1f} s"
+
+
+def _as_json(report: Report) -> dict[str, object]:
+    return {
+        **{status: report.count(status) for status in (COMPILED, HIT, FAILED)},
+        "seconds": round(report.seconds, 3),
+        "entries": [
+            {
+                "spec": str(outcome.spec),
+                "spec_key": outcome.spec.key,
+                "status": outcome.status,
+                "cubin_digest": outcome.cubin_digest,
+                "error": outcome.error,
+                "log": outcome.log_path,
+            }
+            for outcome in report.outcomes
+        ],
+    }
+
+
+class _Progress:
+    """A progress bar on standard error where that is a terminal, and a line per failure everywhere."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._advance: Callable[[], None] = lambda: None
+        self._stop: Callable[[], None] = lambda: None
+
+    def __enter__(self) -> Callable[[Outcome], None]:
+        if sys.stderr.isatty():
+            self._start_bar()
+        return self._report
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def _start_bar(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        bar = Progress(
+            TextColumn("compiling"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        task = bar.add_task("", total=self._total)
+        bar.start()
+        self._advance = lambda: bar.advance(task)
+        self._stop = bar.stop
+
+    def _report(self, outcome: Outcome) -> None:
+        if outcome.status == FAILED:
+            place = f"; log: {outcome.log_path}" if outcome.log_path else ""
+            click.echo(f"failed: {outcome.error}{place}", err=True)
+        self._advance()
