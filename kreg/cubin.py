@@ -12,10 +12,11 @@ from struct import Struct
 from kreg.digest import sha256
 from kreg.errors import CubinError
 from kreg.record import Record
-from kreg.spec import capability
 
 MACHINE_CUDA = 190
 _HEADER = Struct("<4sBBBBB7xHHIQQQIHHHHHH")
+_IDENTITY = Struct("<4sBBxxB7xxxH28xI")
+"""Of the header: magic, word size, byte order, ABI version, machine, flags."""
 _SECTION = Struct("<IIQQQQIIQQ")
 _SYMBOL = Struct("<IBBHQQ")
 _NOBITS, _SYMTAB = 8, 2
@@ -86,12 +87,26 @@ class KernelFacts(Record):
 
 
 class Cubin:
-    """The parsed image. Raises ``CubinError`` if ``data`` is not a CUDA ELF image, or is cut short."""
+    """A view of an image. Raises ``CubinError`` if ``data`` is not a CUDA ELF image.
+
+    The sections are read when first asked for, and an image that is cut short is found out then.
+    """
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.architecture, self.is_specific = _read_architecture(data)
-        self.sections = _read_sections(data)
+        self._sections: tuple[Section, ...] | None = None
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """All sections, in order."""
+        if self._sections is None:
+            self._sections = _read_sections(self.data)
+        return self._sections
+
+    def names(self, symbol: str) -> bool:
+        """Say whether the image holds the name of a code section for ``symbol``; far quicker than ``kernels``."""
+        return f".text.{symbol}\0".encode() in self.data
 
     def matches(self, target: str) -> bool:
         """Say whether the image was made for ``target``.
@@ -99,8 +114,7 @@ class Cubin:
         The header records the number and the suffix ``a``. A family image (``f``) and a plain one have the same
         header, so those two are not told apart.
         """
-        major, minor = capability(target)
-        return self.architecture == 10 * major + minor and self.is_specific == target.endswith("a")
+        return self.describe_architecture() == target.removesuffix("f")
 
     def describe_architecture(self) -> str:
         """Return the architecture as the header has it: ``sm_90a``."""
@@ -170,12 +184,11 @@ def _read_architecture(data: bytes) -> tuple[int, bool]:
     """
     if len(data) < _HEADER.size:
         raise CubinError(f"cubin has {len(data)} bytes, fewer than an ELF header")
-    magic, bits, order, _, _, abi, _, machine, *rest = _HEADER.unpack_from(data)
+    magic, bits, order, abi, machine, flags = _IDENTITY.unpack_from(data)
     if magic != b"\x7fELF" or (bits, order) != (2, 1):
         raise CubinError("cubin is not a 64-bit little-endian ELF image")
     if machine != MACHINE_CUDA:
         raise CubinError(f"cubin is an ELF image for machine {machine}, not for CUDA ({MACHINE_CUDA})")
-    flags = rest[4]
     if abi >= 8:
         return (flags >> 8) & 0xFFFF, bool(flags & 0x8)
     return flags & 0xFF, bool(flags & 0x800)

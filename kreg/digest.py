@@ -18,9 +18,9 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def is_sha256(text: str) -> bool:
-    """Say whether ``text`` is 64 lower-case hex digits."""
-    return len(text) == 64 and text.strip("0123456789abcdef") == ""
+def is_hex(text: str) -> bool:
+    """Say whether ``text`` is made of lower-case hex digits alone."""
+    return text.strip("0123456789abcdef") == ""
 
 
 def canonical(value: object, path: str = "value") -> bytes:

@@ -23,6 +23,12 @@ def read_file(path: str, limit: int) -> bytes | None:
 
     Never follows a symbolic link at ``path``, never waits for a FIFO. Raises ``StoreError``.
     """
+    found = read_file_and_stat(path, limit)
+    return None if found is None else found[0]
+
+
+def read_file_and_stat(path: str, limit: int) -> tuple[bytes, os.stat_result] | None:
+    """Read a file as ``read_file`` does, with what the file system says of it."""
     try:
         descriptor = os.open(path, _READ_FLAGS)
     except FileNotFoundError:
@@ -37,7 +43,7 @@ def read_file(path: str, limit: int) -> bytes | None:
             raise NotAFile(f"{path} is not a regular file")
         if found.st_size > limit:
             raise NotAFile(f"{path} has {found.st_size} bytes, more than the {limit} allowed")
-        return _read_all(descriptor, found.st_size)
+        return _read_all(descriptor, found.st_size), found
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
     finally:

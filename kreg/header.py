@@ -7,7 +7,7 @@ digest. Both have a fixed shape, so a hit needs no JSON parser (2026-12-01: impo
 
 from __future__ import annotations
 
-from kreg.digest import is_sha256, sha256
+from kreg.digest import is_hex, sha256
 from kreg.errors import StoreError
 
 FORMAT = 1
@@ -44,7 +44,7 @@ def read_header(data: bytes, where: str) -> tuple[str, str, str]:
         text[_TOOLCHAIN_KEY : _TOOLCHAIN_KEY + 64],
         text[_CUBIN_DIGEST : _CUBIN_DIGEST + 64],
     )
-    if not body.startswith(_KEYS.format(*keys).encode()) or not all(map(is_sha256, keys)):
+    if not body.startswith(_KEYS.format(*keys).encode()) or not is_hex("".join(keys)):
         raise StoreError(f"manifest {where} has no keys where they belong")
     return keys
 

@@ -6,11 +6,10 @@ repeatable. Values of one kind are alternatives, kinds narrow each other down.
 
 from __future__ import annotations
 
-import os
 from itertools import product
 
 from kreg.errors import KregError, SpecError, StoreError, nearest
-from kreg.files import read_file
+from kreg.files import read_file_and_stat
 from kreg.header import NewerFormat, read_header
 from kreg.kernel import REQUIRED, Kernel
 from kreg.manifest import Manifest, decode
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from kreg.spec import Value
 
 
-class Entry(Record):
+class Entry:
     """One entry of a store: where it lies, its manifest, its size on disk in bytes, and when it was written.
 
     ``problem`` is set, and ``manifest`` None, for a file that is not a readable manifest of this format.
@@ -34,16 +33,15 @@ class Entry(Record):
     """
 
     __slots__ = ("path", "manifest", "size", "modified", "problem")
-    path: str
-    manifest: Manifest | None
-    size: int
-    modified: float
-    problem: StoreError | None
 
     def __init__(
         self, *, path: str, manifest: Manifest | None, size: int, modified: float, problem: StoreError | None
     ) -> None:
-        self._set(path=path, manifest=manifest, size=size, modified=modified, problem=problem)
+        self.path = path
+        self.manifest = manifest
+        self.size = size
+        self.modified = modified
+        self.problem = problem
 
     @property
     def is_newer(self) -> bool:
@@ -186,8 +184,8 @@ def is_stale(manifest: Manifest, registry: Registry) -> bool:
 
 def entries(store: Store) -> Iterator[Entry]:
     """Read every entry of a store, kernel by kernel, those that are unreadable or from a newer kreg included."""
-    for file in store.entry_files():
-        entry = _read_entry(file)
+    for path in store.entry_files():
+        entry = _read_entry(path)
         if entry is not None:
             yield entry
 
@@ -210,21 +208,15 @@ def _order(manifest: Manifest) -> tuple[object, ...]:
     return manifest.kernel, manifest.version, manifest.target, params, manifest.toolchain_key
 
 
-def _read_entry(file: os.DirEntry[str]) -> Entry | None:
-    manifest = problem = None
-    size, modified = 0, 0.0
+def _read_entry(path: str) -> Entry | None:
+    manifest, problem, size, modified = None, None, 0, 0.0
     try:
-        data = read_file(file.path, MANIFEST_LIMIT)
-        if data is None:
+        found = read_file_and_stat(path, MANIFEST_LIMIT)
+        if found is None:
             return None
-        found = file.stat(follow_symlinks=False)
-        size, modified = found.st_size, found.st_mtime
-        read_header(data, file.path)
-        manifest = decode(data, file.path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        problem = StoreError(f"cannot read {file.path}: {error.strerror}")
+        data, size, modified = found[0], found[1].st_size, found[1].st_mtime
+        read_header(data, path)
+        manifest = decode(data, path)
     except StoreError as error:
         problem = error
-    return Entry(path=file.path, manifest=manifest, size=size, modified=modified, problem=problem)
+    return Entry(path=path, manifest=manifest, size=size, modified=modified, problem=problem)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
+from kreg.digest import sha256
 from kreg.errors import KregError, StoreError
 from kreg.header import write_header
-from kreg.spec import CompileSpec
+from kreg.spec import SCHEMA, CompileSpec
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +88,17 @@ def decode(data: bytes, where: str) -> Manifest:
 
 def check(manifest: Manifest, where: str) -> None:
     """Check that a manifest's spec hashes to its spec key. Raises ``StoreError``."""
+    fields = {
+        "kernel": manifest.kernel,
+        "options": manifest.options,
+        "params": manifest.params,
+        "schema": SCHEMA,
+        "target": manifest.target,
+        "version": manifest.version,
+    }
+    # For plain ASCII these are the canonical bytes, at a tenth of the cost; what differs takes the long way.
+    if sha256(msgspec.json.encode(fields, order="sorted")) == manifest.spec_key:
+        return
     try:
         key = manifest.spec.key
     except KregError as error:

@@ -44,11 +44,6 @@ def parse_target(target: object) -> str:
     return target
 
 
-def capability(target: str) -> tuple[int, int]:
-    """Return the compute capability (major, minor) of a target: ``sm_90a`` -> ``(9, 0)``."""
-    return divmod(int(target[3:].rstrip("af")), 10)
-
-
 def is_name(text: str) -> bool:
     """Say whether ``text`` can name a kernel or a parameter: an ASCII lower-case identifier, 64 at most."""
     return text.isascii() and text.isidentifier() and text == text.lower() and len(text) <= 64

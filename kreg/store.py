@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import os
 import stat
-from binascii import hexlify
 
 from kreg import config
 from kreg.artifact import Artifact
-from kreg.digest import is_sha256, sha256
+from kreg.digest import is_hex, sha256
 from kreg.errors import StoreError
 from kreg.files import NotAFile, read_file, scan, sync_folder, unlink_quietly, write_synced
 from kreg.header import NewerFormat, read_header
@@ -126,7 +125,7 @@ class Store:
         except OSError as error:
             raise StoreError(f"cannot list {folder}: {error.strerror}") from error
         keys = [name[65:-5] for name in names if name.startswith(f"{spec.key}-") and name.endswith(".json")]
-        return sorted(key for key in keys if is_sha256(key))
+        return sorted(key for key in keys if len(key) == 64 and is_hex(key))
 
     def publish(self, artifact: Artifact) -> str:
         """Make an artifact visible, whole or not at all, and return the path of its entry. Raises ``StoreError``."""
@@ -160,7 +159,7 @@ class Store:
             return
 
     def _put(self, path: str, data: bytes) -> None:
-        temporary = f"{self.root}/tmp/{os.getpid()}-{hexlify(os.urandom(8)).decode()}"
+        temporary = f"{self.root}/tmp/{os.getpid()}-{os.urandom(8).hex()}"
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             try:
@@ -242,7 +241,7 @@ class Store:
 
     def _set_aside(self, path: str, reason: StoreError) -> BadEntry:
         """Move a bad file to ``quarantine/`` with its reason; return the error to raise."""
-        place = f"{self.root}/quarantine/{os.path.basename(path)}.{hexlify(os.urandom(4)).decode()}"
+        place = f"{self.root}/quarantine/{os.path.basename(path)}.{os.urandom(4).hex()}"
         try:
             os.rename(path, place)
             write_synced(f"{place}.reason", f"{path}\n{reason}\n".encode())
@@ -250,16 +249,18 @@ class Store:
             return BadEntry(f"{reason} (it could not be set aside)")
         return BadEntry(f"{reason}; set aside as {place}")
 
-    def entry_files(self) -> Iterator[os.DirEntry[str]]:
-        """Yield the manifest files of the store, kernel by kernel in order. Raises ``StoreError``."""
+    def entry_files(self) -> Iterator[str]:
+        """Yield the paths of the store's manifests, kernel by kernel in order. Raises ``StoreError``."""
         self._check_root()
-        for folder in scan(f"{self.root}/{ENTRIES}"):
-            if folder.is_dir(follow_symlinks=False):
-                yield from (file for file in scan(folder.path) if file.name.endswith(".json"))
+        return _files(f"{self.root}/{ENTRIES}", ".json")
 
-    def object_files(self) -> Iterator[os.DirEntry[str]]:
-        """Yield the files below ``objects-v1``. Raises ``StoreError``."""
+    def object_files(self) -> Iterator[str]:
+        """Yield the paths of the store's cubins. Raises ``StoreError``."""
         self._check_root()
-        for folder in scan(f"{self.root}/{OBJECTS}"):
-            if folder.is_dir(follow_symlinks=False):
-                yield from scan(folder.path)
+        return _files(f"{self.root}/{OBJECTS}", ".cubin")
+
+
+def _files(folder: str, ending: str) -> Iterator[str]:
+    for inner in scan(folder):
+        if inner.is_dir(follow_symlinks=False):
+            yield from (file.path for file in scan(inner.path) if file.name.endswith(ending))

@@ -37,11 +37,10 @@ class Finding(Record):
 
 
 class Verifier:
-    """Recomputes every digest of a store's entries; each cubin is read once, however many entries name it."""
+    """Recomputes every digest of a store's entries, and holds each cubin to its manifest."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._cubins: dict[str, tuple[str, bool, bytes] | StoreError] = {}
 
     def check(self, entry: Entry) -> Finding | None:
         """Return what is wrong with an entry, or None."""
@@ -69,9 +68,10 @@ class Verifier:
             raise StoreError(f"its cubin {path} is missing")
         if sha256(cubin) != manifest.cubin_digest:
             raise StoreError(f"its cubin {path} does not match its digest")
-        if not Cubin(cubin).matches(manifest.target):
-            raise StoreError(f"its cubin {path} is for {Cubin(cubin).describe_architecture()}")
-        if f".text.{manifest.symbol}\0".encode() not in cubin:
+        image = Cubin(cubin)
+        if not image.matches(manifest.target):
+            raise StoreError(f"its cubin {path} is for {image.describe_architecture()}")
+        if not image.names(manifest.symbol):
             raise StoreError(f"its cubin {path} has no kernel {manifest.symbol!r}")
 
 
@@ -110,7 +110,7 @@ def plan_clear_all(store: Store) -> ClearPlan:
     """Plan the removal of every entry and object, of what was set aside, and of logs."""
     _require_store(store)
     doomed = tuple(entries(store))
-    objects = tuple(file.path for file in store.object_files() if file.name.endswith(".cubin"))
+    objects = tuple(store.object_files())
     others = tuple(
         file.path
         for folder in ("quarantine", "logs")
@@ -148,14 +148,15 @@ def _referenced(store: Store, without: set[str] | frozenset[str] = frozenset()) 
 
 
 def _references(store: Store) -> Iterator[tuple[str, str]]:
-    for file in store.entry_files():
+    for path in store.entry_files():
+        data = None
         try:
-            data = read_file(file.path, MANIFEST_LIMIT)
+            data = read_file(path, MANIFEST_LIMIT)
             if data is not None:
-                yield file.path, read_header(data, file.path)[2]
+                yield path, read_header(data, path)[2]
         except StoreError:
             _, _, rest = (data or b"").partition(b'"cubin_digest":"')
-            yield file.path, rest[:64].decode("ascii", "replace")
+            yield path, rest[:64].decode("ascii", "replace")
 
 
 def _size(path: str) -> int:
