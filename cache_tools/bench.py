@@ -22,13 +22,13 @@ import click
 import msgspec
 
 import kreg
-from kreg import REGISTRY, Artifact, CompileSpec, Kernel, Resolver, Store
+from kreg import REGISTRY, Artifact, CompileSpec, Resolver, Store
 from kreg.build import compile_artifact
 from kreg.digest import sha256
 from kreg.inventory import entries
 from kreg.manifest import Manifest, decode, encode
 from kreg.upkeep import Verifier
-from kreg.warm import warm
+from kreg.warming import warm
 
 from .options import json_option
 from .output import print_columns, print_json
@@ -107,9 +107,10 @@ def _python(code: str) -> None:
 
 def _bench_hot(folder: str) -> Iterator[Figure]:
     """Measure hits in a hot process: through the store, and through memory."""
+    model = _model()
     for size, calls, goal in ((4096, 500, "60 us"), (1 << 20, 30, "1.5x")):
         store = Store(f"{folder}/hot-{size}")
-        kernel, spec, artifact = next(synthetic(1, size, is_elf=False))
+        spec, artifact = next(synthetic(model, 1, size, is_elf=False))
         entry = store.publish(artifact)
         paths = (entry, store.object_path(artifact.cubin_digest))
         times, limits = in_turn(
@@ -119,6 +120,7 @@ def _bench_hot(folder: str) -> Iterator[Figure]:
         )
         yield figure(f"store hit, {size >> 10} KiB cubin", times, "read and hash both files", limits, goal)
     resolver = Resolver(store)
+    kernel = REGISTRY.get("kimi_topk16")
     resolver._memory[spec.key] = artifact  # noqa: SLF001 - a hit of the resolver's memory needs no compiler
     yield _bench_call("memory hit, by spec", "resolve(kernel, spec)", "200 ns", resolve=resolver.resolve,
                       kernel=kernel, spec=spec)  # fmt: skip
@@ -170,9 +172,10 @@ def _race(root: str, barrier: multiprocessing.synchronize.Barrier) -> tuple[floa
 
 def _bench_scale(folder: str) -> Iterator[Figure]:
     """Measure ``list`` and ``verify`` on large stores."""
+    model = _model()
     for count in (1_000, 10_000):
         store = Store(f"{folder}/scale-{count}")
-        for _, _, artifact in synthetic(count, 4096):
+        for _, artifact in synthetic(model, count, 4096):
             _put_unsynced(store, artifact)
         manifests, objects = list(store.entry_files()), list(store.object_files())
         times, limits = in_turn(
@@ -214,16 +217,16 @@ def _bench_warm(folder: str) -> Iterator[Figure]:
     yield figure(what, [two for two, _ in pairs], "warm --jobs 1", [one for _, one in pairs], "0.59x")
 
 
-def synthetic(count: int, size: int, *, is_elf: bool = True) -> Iterator[tuple[Kernel, CompileSpec, Artifact]]:
-    """Yield artifacts of a kernel that nobody declares, each with a cubin of its own.
+def synthetic(
+    model: Artifact, count: int, size: int, *, start: int = 0, is_elf: bool = True
+) -> Iterator[tuple[CompileSpec, Artifact]]:
+    """Yield artifacts of a kernel that nobody declares, each with a cubin of its own, like ``model`` in all else.
 
-    The cubin is that of kimi_topk16 with a tail that no ELF reader looks at, ``size`` bytes or a little more; where
-    ``is_elf`` is False it is ``size`` random bytes, which the store does not mind.
+    The cubin is the model's with a tail that no ELF reader looks at, ``size`` bytes or a little more; where ``is_elf``
+    is False it is ``size`` random bytes, which the store does not mind.
     """
-    kernel = REGISTRY.get("kimi_topk16")
-    model = compile_artifact(kernel, kernel.spec(TARGET, {}))
-    for number in range(count):
-        spec = CompileSpec(kernel="synthetic", version=1, params={"number": number}, target=TARGET)
+    for number in range(start, start + count):
+        spec = CompileSpec(kernel="synthetic", version=1, params={"number": number}, target=model.manifest.target)
         tail = number.to_bytes(8, "little")
         cubin = model.cubin + tail.rjust(max(8, size - len(model.cubin)), b"\0") if is_elf else os.urandom(size)
         changed: Manifest = msgspec.structs.replace(
@@ -234,7 +237,12 @@ def synthetic(count: int, size: int, *, is_elf: bool = True) -> Iterator[tuple[K
             cubin_digest=sha256(cubin),
             cubin_bytes=len(cubin),
         )
-        yield kernel, spec, Artifact(encode(changed), cubin, "synthetic")
+        yield spec, Artifact(encode(changed), cubin, "synthetic")
+
+
+def _model() -> Artifact:
+    kernel = REGISTRY.get("kimi_topk16")
+    return compile_artifact(kernel, kernel.spec(TARGET, {}))
 
 
 def _put_unsynced(store: Store, artifact: Artifact) -> None:
@@ -258,20 +266,31 @@ _SECTIONS = {
 
 @click.command("bench")
 @click.argument("sections", nargs=-1, type=click.Choice(list(_SECTIONS)))
+@click.option("--gpu", is_flag=True, help="Measure launches on this machine's GPU instead.")
 @json_option
-def bench_command(sections: tuple[str, ...], as_json: bool) -> None:
+def bench_command(sections: tuple[str, ...], gpu: bool, as_json: bool) -> None:
     """Measure what kreg costs, beside the same work without it. All SECTIONS by default; takes minutes."""
     found: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="kreg-bench-") as folder:
-        for name in sections or _SECTIONS:
-            for item in _SECTIONS[name](folder):
-                found.append(item)
-                click.echo(f"{item.what}: {show_seconds(item.seconds)}", err=True)
+        for item in _measure_gpu() if gpu else _measure(sections or tuple(_SECTIONS), folder):
+            found.append(item)
+            click.echo(f"{item.what}: {show_seconds(item.seconds)}", err=True)
     if as_json:
         print_json(found)
         return
     head = ("WHAT", "MEDIAN", "FASTEST", "SLOWEST", "LIMIT", "LIMIT IS TO", "RATIO", "GOAL")
     print_columns(head, [_row(item) for item in found], right=(1, 2, 3, 4, 6, 7))
+
+
+def _measure(sections: tuple[str, ...], folder: str) -> Iterator[Figure]:
+    for name in sections:
+        yield from _SECTIONS[name](folder)
+
+
+def _measure_gpu() -> Iterator[Figure]:
+    from .bench_gpu import bench_gpu
+
+    return bench_gpu()
 
 
 def _row(item: Figure) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from kreg import REGISTRY
 from kreg.inventory import is_stale, select
 from kreg.loader import device_targets
 from kreg.store import Store
-from kreg.warm import COMPILED, FAILED, HIT, Outcome, Report, warm
+from kreg.warming import COMPILED, FAILED, HIT, Outcome, Report, warm
 
 from .look import print_entries
 from .options import json_option, selector, selector_options, store_option

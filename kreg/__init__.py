@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     from kreg.errors import DeclarationError as DeclarationError
     from kreg.errors import KregError as KregError
     from kreg.errors import KregWarning as KregWarning
+    from kreg.errors import LaunchError as LaunchError
+    from kreg.errors import LoadError as LoadError
     from kreg.errors import MissError as MissError
     from kreg.errors import SpecError as SpecError
     from kreg.errors import StoreError as StoreError
     from kreg.errors import ToolchainError as ToolchainError
     from kreg.kernel import Kernel as Kernel
     from kreg.kernel import Param as Param
+    from kreg.launch import prepare as prepare
     from kreg.registry import REGISTRY as REGISTRY
     from kreg.registry import Registry as Registry
     from kreg.resolver import Resolver as Resolver
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     from kreg.resolver import thaw as thaw
     from kreg.spec import CompileSpec as CompileSpec
     from kreg.store import Store as Store
-    from kreg.warm import warm as warm
+    from kreg.warming import warm as warm
 
 _HOMES = {
     "Artifact": "artifact",
@@ -45,6 +48,8 @@ _HOMES = {
     "Kernel": "kernel",
     "KregError": "errors",
     "KregWarning": "errors",
+    "LaunchError": "errors",
+    "LoadError": "errors",
     "MissError": "errors",
     "Param": "kernel",
     "REGISTRY": "registry",
@@ -57,9 +62,10 @@ _HOMES = {
     "forget": "resolver",
     "freeze": "resolver",
     "is_frozen": "resolver",
+    "prepare": "launch",
     "resolve": "resolver",
     "thaw": "resolver",
-    "warm": "warm",
+    "warm": "warming",
 }
 
 __version__ = "0.1.0"

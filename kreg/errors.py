@@ -7,7 +7,9 @@ KregError
 ├── ToolchainError     the compiler is absent, or several toolchains built what was asked for
 ├── CompileError       the compiler failed; ``log`` holds what it said
 ├── CubinError         bytes that are not the cubin they should be
-└── StoreError         a store that cannot be used, or an entry in it that is bad
+├── StoreError         a store that cannot be used, or an entry in it that is bad
+├── LoadError          the driver or the device does not take an artifact
+└── LaunchError        arguments a kernel cannot take, or a launch that failed
 
 A foreign exception (compiler, file system) is mapped to one of these once, where it enters kreg, and stays
 reachable as ``__cause__``. ``KregWarning`` is what is said when kreg carries on without something it wanted.
@@ -57,6 +59,14 @@ class CubinError(KregError, ValueError):
 
 class StoreError(KregError):
     """A store directory or one of its entries cannot be read, written or trusted."""
+
+
+class LoadError(KregError):
+    """The driver, or the device it was meant for, does not take an artifact."""
+
+
+class LaunchError(KregError):
+    """An argument that does not fit, a kernel that is not ready where it must be, or a launch that failed."""
 
 
 class KregWarning(UserWarning):

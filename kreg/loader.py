@@ -1,26 +1,172 @@
-"""The driver: which GPUs this machine has."""
+"""The driver: from an artifact to a kernel that is resident on a device.
+
+A loaded kernel is kept for the life of the process: unloading waits for every running kernel and breaks a graph that
+holds it. It is forced resident before anybody gets it, since under CUDA lazy loading the first launch of a kernel waits
+for running work, and two kernels that wait for each other would then never end. Kernels live in a device's primary
+context, which is torch's; the caller's current context is left as it was.
+"""
 
 from __future__ import annotations
 
+from _thread import allocate_lock
 
-def device_targets() -> list[str]:
-    """Return the target of each kind of GPU of this machine, or nothing where there is no driver or no GPU.
+from cuda.bindings import driver
 
-    A GPU of compute capability 9.0 or more is named with the suffix ``a``, the target that offers all it has.
+from kreg.errors import LoadError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from kreg.artifact import Artifact
+
+_SUCCESS = driver.CUresult.CUDA_SUCCESS
+_ATTRIBUTE = driver.CUdevice_attribute
+_DEFAULT_SHARED_LIMIT = 48 << 10
+"""Dynamic shared memory a kernel may use without asking (CUDA C++ Programming Guide, "Technical Specifications")."""
+
+_loaded: dict[tuple[str, int], LoadedKernel] = {}
+_contexts: dict[int, Any] = {}
+_lock = allocate_lock()
+
+
+class LoadedKernel:
+    """A kernel on a device: ``function`` is the driver's handle, ``artifact`` what it was loaded from."""
+
+    __slots__ = ("artifact", "device", "function")
+
+    def __init__(self, artifact: Artifact, device: int, function: driver.CUfunction) -> None:
+        self.artifact = artifact
+        self.device = device
+        self.function = function
+
+
+def load(artifact: Artifact, device: int = 0) -> LoadedKernel:
+    """Return the kernel of ``artifact``, resident on the device with that ordinal; loaded once per cubin and device.
+
+    Must not be called while the calling thread captures a graph. Raises ``LoadError`` that names artifact, target
+    and device: another architecture, a driver too old for the image, no memory, no such device.
     """
-    from cuda.bindings import driver
+    key = (artifact.cubin_digest, device)
+    found = _loaded.get(key)
+    if found is None:
+        with _lock:
+            found = _loaded.get(key)
+            if found is None:
+                found = _loaded[key] = _load(artifact, device)
+    return found
+
+
+def _load(artifact: Artifact, device: int) -> LoadedKernel:
+    manifest = artifact.manifest
+    targets = targets_of(capability(device))
+    if manifest.target not in targets:
+        raise LoadError(
+            f"`{manifest.spec}` ({artifact.cubin_digest[:12]}) is for {manifest.target}; device {device} runs "
+            f"{', '.join(targets)}"
+        )
+    with InContext(device):
+        module = _call(artifact, device, driver.cuModuleLoadData, artifact.cubin)
+        function = _call(artifact, device, driver.cuModuleGetFunction, module, artifact.symbol.encode())
+        _call(artifact, device, driver.cuFuncLoad, function)
+        if manifest.launch.shared_bytes > _DEFAULT_SHARED_LIMIT:
+            attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            _call(artifact, device, driver.cuFuncSetAttribute, function, attribute, manifest.launch.shared_bytes)
+    return LoadedKernel(artifact, device, function)
+
+
+def _call(artifact: Artifact, device: int, function: Any, *arguments: object) -> Any:
+    error, *result = function(*arguments)
+    if error != _SUCCESS:
+        raise LoadError(
+            f"cannot load `{artifact.manifest.spec}` ({artifact.cubin_digest[:12]}) for {artifact.manifest.target} on "
+            f"device {device}: {error.name}; the driver supports CUDA {_driver_version()}, the cubin was made by "
+            f"{', '.join(f'{name} {version}' for name, version in artifact.manifest.toolchain.items())}"
+        )
+    return result[0] if result else None
+
+
+def _driver_version() -> str:
+    version = int(driver.cuDriverGetVersion()[1])
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+class InContext:
+    """Make a device's primary context current during a block, and the caller's again after it.
+
+    Raises ``LoadError`` if there is no driver or no such device.
+    """
+
+    def __init__(self, device: int) -> None:
+        self._context = _primary_context(device)
+
+    def __enter__(self) -> None:
+        check(driver.cuCtxPushCurrent(self._context), "make the device's context current")
+
+    def __exit__(self, *_: object) -> None:
+        driver.cuCtxPopCurrent()
+
+
+def _primary_context(device: int) -> Any:
+    if device not in _contexts:
+        handle = check(_initialised().cuDeviceGet(device), f"find device {device}")
+        # Never released: loaded kernels live in it as long as the process.
+        _contexts[device] = check(driver.cuDevicePrimaryCtxRetain(handle), f"use device {device}")
+    return _contexts[device]
+
+
+def check(result: Sequence[Any], what: str) -> Any:
+    """Return what a driver call returned besides its error code. Raises ``LoadError`` that says ``what`` failed."""
+    error, *values = result
+    if error != _SUCCESS:
+        raise LoadError(f"cannot {what}: {error.name}")
+    return values[0] if values else None
+
+
+def _initialised() -> Any:
     from cuda.pathfinder import DynamicLibNotFoundError
 
     try:
-        initialised = driver.cuInit(0)[0] == driver.CUresult.CUDA_SUCCESS
-    except DynamicLibNotFoundError:
+        check(driver.cuInit(0), "use CUDA")
+    except DynamicLibNotFoundError as error:
+        raise LoadError("cannot use CUDA: this machine has no NVIDIA driver") from error
+    return driver
+
+
+def capability(device: int) -> tuple[int, int]:
+    """Return the compute capability (major, minor) of a device. Raises ``LoadError``."""
+    handle = check(_initialised().cuDeviceGet(device), f"find device {device}")
+    major = driver.cuDeviceGetAttribute(_ATTRIBUTE.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, handle)
+    minor = driver.cuDeviceGetAttribute(_ATTRIBUTE.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, handle)
+    return int(check(major, "ask the device")), int(check(minor, "ask the device"))
+
+
+def targets_of(found: tuple[int, int]) -> list[str]:
+    """Return the targets whose cubins run on a compute capability, the one that offers most first.
+
+    A plain target also runs on later minor revisions of its major one, a family target within its family
+    (CUDA C++ Programming Guide, "Binary Compatibility" and "Family-Specific Features").
+    """
+    major, minor = found
+    exact = [f"sm_{major}{minor}a"] if major >= 9 else []
+    family = [f"sm_{major}{m}f" for m in range(minor, -1, -1)] if major >= 10 else []
+    return [*exact, *family, *(f"sm_{major}{m}" for m in range(minor, -1, -1))]
+
+
+def choose_target(declared: Sequence[str], device: int) -> str:
+    """Return which of the declared targets is best on a device. Raises ``LoadError`` if none runs there."""
+    runs = targets_of(capability(device))
+    for target in runs:
+        if target in declared:
+            return target
+    raise LoadError(f"none of the declared targets {', '.join(declared)} runs on device {device} ({runs[0]})")
+
+
+def device_targets() -> list[str]:
+    """Return the most specific target of each kind of GPU here, or nothing where there is no driver or no GPU."""
+    try:
+        count = check(_initialised().cuDeviceGetCount(), "count devices")
+    except LoadError:
         return []
-    count = driver.cuDeviceGetCount()[1] if initialised else 0
-    found = []
-    for ordinal in range(count):
-        _, device = driver.cuDeviceGet(ordinal)
-        attribute = driver.CUdevice_attribute
-        _, major = driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device)
-        _, minor = driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device)
-        found.append(f"sm_{major}{minor}{'a' if major >= 9 else ''}")
-    return sorted(set(found))
+    return sorted({targets_of(capability(device))[0] for device in range(count)})

@@ -59,7 +59,9 @@ def resolve(
     compiler's log, and ``ToolchainError`` if the compiler is not installed.
     """
     # 1, 1.0 and True are equal and hash alike, so the types are part of what is remembered.
-    call = (kernel, target, store, *params, *params.values(), *map(type, params.values()))
+    call: tuple[object, ...] = (kernel, target, store)
+    if params:
+        call = (*call, *params, *params.values(), *map(type, params.values()))
     try:
         return _calls[call]
     except KeyError:
