@@ -16,6 +16,7 @@ KERNEL = Kernel(
         # A rank's share of the 224 packs (16 bytes) of the router row must be whole.
         Param("world_size", int, allowed=(2, 4, 7, 8, 14, 16), warm=(2, 4, 8, 16)),
         Param("transport", str, allowed=("pull", "push")),
+        Param("selection", str, allowed=("two_level", "bound_rank"), default="two_level"),
     ),
     targets=("sm_90a", "sm_100a", "sm_120a"),
     file=__file__,
