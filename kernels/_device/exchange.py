@@ -28,15 +28,21 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import cutlass
-from cutlass import Boolean, Int32, Int64, Numeric, Uint32, Uint64, Vector, const_expr, cute
+from cutlass import Boolean, Int32, Int64, Uint32, Uint64, Vector, const_expr, cute
 
-from kreg.kernels._device.layout import FLAG_BYTES, PACK_BYTES
+from .layout import FLAG_BYTES, PACK_BYTES
+
+PACKET_BYTES = 8
+"""32 bits of data and 32 bits of epoch."""
 
 UNIT_BYTES = 8
-"""What one ``push`` access carries; it takes twice as much staging."""
+"""What one ``push`` access carries, as two packets."""
 
 LOOKS_PER_CLOCK = 16
-"""A look takes about half a microsecond: a time-out is noticed within 10 us."""
+"""A look takes about half a microsecond: a time-out is noticed within 10 us.
+
+A kernel that cannot time out would take 0.02 to 0.1 us less (2026-12-01).
+"""
 
 NEVER = 2**63 - 1
 """The deadline of a wait without one."""
@@ -129,7 +135,7 @@ def distance_to(exchange: Exchange, rank: Int32) -> Int32:
 
 @cute.jit
 def peer_at(exchange: Exchange, distance: Int32) -> cute.Pointer:
-    """Return the staging of the rank ``distance`` after this one, 1 <= distance < world_size, at run time."""
+    """Return the staging of the rank ``distance`` after this one, where 1 <= distance < world_size at run time."""
     peer = exchange.peers[0]
     for q in cutlass.range_constexpr(2, exchange.world_size):
         if distance == q:
@@ -210,7 +216,7 @@ def packet(data: Uint32, epoch: Uint32) -> Uint64:
 
 @cute.jit
 def send_unit(exchange: Exchange, turn: Turn, offset: Int64, unit: Uint64) -> None:
-    """Store a unit's two packets at ``offset`` of the slot in every peer's staging."""
+    """Store a unit as two packets at ``offset`` of the slot in every peer's staging."""
     packets = [packet(Uint32(unit), turn.epoch), packet(Uint32(unit >> 32), turn.epoch)]
     if turn.is_open:
         for i in cutlass.range_constexpr(len(exchange.peers)):
@@ -257,7 +263,7 @@ def locate(slices: Slices, unit_bytes: int, unit: Int32) -> tuple[cute.Pointer, 
             row += 1
     source, whole, _ = slices.tensors[0]
     width = units[0]
-    if const_expr(len(units) == 2):
+    if const_expr(len(units) == 2):  # noqa: SIM102 - decided when compiling, the inner one at run time
         if column >= units[0]:
             source, whole, _ = slices.tensors[1]
             column -= units[0]
@@ -304,9 +310,7 @@ def push_slices(
 
 
 @cute.jit
-def receive_slices(
-    exchange: Exchange, turn: Turn, slices: Slices, region: int, start: Int32, stride: int
-) -> None:
+def receive_slices(exchange: Exchange, turn: Turn, slices: Slices, region: int, start: Int32, stride: int) -> None:
     """Receive units start, start + stride, ... of every peer and put them in their place."""
     count = count_units(slices, UNIT_BYTES)
     senders = [rank_after(exchange, q) for q in range(1, exchange.world_size)]
@@ -325,7 +329,7 @@ def receive_slices(
 
 def packet_offset(rank: Int32, count: Int32, unit: Int32) -> Int64:
     """Return where the packets of a rank's unit lie in a region that holds ``count`` units of each rank."""
-    return Int64(rank * count + unit) * (2 * UNIT_BYTES)
+    return Int64(rank * count + unit) * (2 * PACKET_BYTES)
 
 
 @cute.jit

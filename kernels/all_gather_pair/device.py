@@ -20,8 +20,8 @@ timeout_ns    i64      0: wait for ever
 ============  =======  ==============================================================================
 
 Pointers are 8 bytes and aligned to 16, but epochs and status to 4. The tensors may be of any type. Rows of any size
-and any batch run on one variant, but every rank must launch with the same. The protocol, the layout of staging
-memory, and why they are right: ``kreg.kernels._device.exchange`` and ``layout``.
+from one pack on and any batch run on one variant, but every rank must launch with the same sizes. The protocol, the
+layout of staging memory, and why they are right: ``kreg.kernels._device.exchange`` and ``layout``.
 """
 
 from cutlass import Int32, Int64, Uint8, Uint32, cute
@@ -29,8 +29,9 @@ from cutlass.cute.runtime import make_ptr
 from cutlass.cute.typing import AddressSpace
 
 from kreg.backends.cute import CuteBuild
-from kreg.kernels._device.exchange import TRANSPORTS, Exchange, Slices
-from kreg.kernels._device.layout import PAIR_CTAS
+
+from .._device.exchange import TRANSPORTS, Exchange, Slices
+from .._device.layout import PAIR_CTAS
 
 THREADS = 352
 """Two CTAs of 11 warps cover the 672 units of one row in a world of 2."""

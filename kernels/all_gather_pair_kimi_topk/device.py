@@ -23,6 +23,8 @@ first, then that of ``down``, both as in the plain gather. The protocol and why 
 ``kreg.kernels._device.exchange``; what is selected: ``kreg.kernels._device.top16``.
 """
 
+from dataclasses import dataclass
+
 import cutlass
 from cutlass import Boolean, Float32, Int32, Int64, Uint8, Uint32, Uint64, const_expr, cute
 from cutlass.cute.runtime import make_ptr
@@ -30,7 +32,9 @@ from cutlass.cute.typing import AddressSpace
 from cutlass.memory import SmemAllocator
 
 from kreg.backends.cute import CuteBuild
-from kreg.kernels._device.exchange import (
+
+from .._device.exchange import (
+    PACKET_BYTES,
     TRANSPORTS,
     Exchange,
     Missing,
@@ -47,7 +51,7 @@ from kreg.kernels._device.exchange import (
     report,
     send_unit,
 )
-from kreg.kernels._device.layout import (
+from .._device.layout import (
     DOWN_BYTES,
     EXPERTS,
     FUSED_CTAS,
@@ -55,7 +59,7 @@ from kreg.kernels._device.layout import (
     fused_down_offset,
     fused_slot_bytes,
 )
-from kreg.kernels._device.top16 import (
+from .._device.top16 import (
     SELECTION_BARRIER,
     SELECTIONS,
     Selection,
@@ -65,6 +69,19 @@ from kreg.kernels._device.top16 import (
 
 THREADS = 448
 """14 warps: as many as the wider selection takes, and a unit of ``down`` each in a world of 2."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Groups:
+    """A lane's groups of experts: the first expert of each, its rank, whether that is this rank, this rank's logits.
+
+    ``local`` holds the logits of own groups, two to a word, and zeros for the others.
+    """
+
+    experts: list[Int32]
+    owners: list[Int32]
+    is_own: list[Boolean]
+    local: list[list[Uint64]]
 
 
 class AllGatherPairKimiTopk:
@@ -136,95 +153,78 @@ class AllGatherPairKimiTopk:
 
     @cute.jit
     def move_down(self, exchange: Exchange, mDown: cute.Pointer, mDownOut: cute.Pointer) -> None:
-        """Gather ``down`` as the plain gather does, with the CTAs behind the first."""
-        cta, _, _ = cute.arch.block_idx()
+        """Gather ``down`` as the plain gather does, with one CTA."""
         thread, _, _ = cute.arch.thread_idx()
         packs = DOWN_BYTES // PACK_BYTES // self.world_size
         slices = Slices(world_size=self.world_size, batch=1, tensors=((mDown, mDownOut, packs),))
         region = fused_down_offset(transport=self.transport, world_size=self.world_size)
-        start, stride = (cta - 1) * THREADS + thread, (FUSED_CTAS - 1) * THREADS
-        TRANSPORTS[self.transport](exchange, slices, region, start, stride, 0, THREADS)
+        TRANSPORTS[self.transport](exchange, slices, region, thread, THREADS, 0, THREADS)
 
     @cute.jit
     def gather_router(self, exchange: Exchange, mRouter: cute.Pointer) -> tuple[list[Float32], Missing]:
-        """Exchange logits; return those of the lane's experts, and what is missing.
+        """Exchange logits; return those of the lane's experts, and what is missing."""
+        groups = self.load_groups(exchange, mRouter)
+        if const_expr(self.transport == "push"):
+            words, missing = self.push_router(exchange, groups)
+        else:
+            words, missing = self.pull_router(exchange, groups)
+        halves = [half for word in words for half in (Uint32(word), Uint32(word >> 32))]
+        return [half.bitcast(Float32) for half in halves], missing
 
-        A lane without experts repeats the row's last group.
-        """
-        groups = range(self.selection.groups)
-        experts = [inside_row(self.selection, self.selection.first_expert(group)) for group in groups]
+    def load_groups(self, exchange: Exchange, mRouter: cute.Pointer) -> Groups:
+        """Load what this rank has of the lane's groups. A lane without experts repeats the row's last group."""
+        count = range(self.selection.groups)
+        experts = [inside_row(self.selection, self.selection.first_expert(group)) for group in count]
         owners = [Int32(Uint32(expert) // Uint32(self.rank_experts)) for expert in experts]
         is_own = [owner == exchange.rank for owner in owners]
-        local = [
-            self.load_own(mRouter + Int64(expert - exchange.rank * self.rank_experts) * 4, own)
-            for expert, own in zip(experts, is_own, strict=True)
-        ]
-        if const_expr(self.transport == "push"):
-            units, missing = self.push_router(exchange, experts, owners, is_own, local)
-        else:
-            units, missing = self.pull_router(exchange, experts, owners, is_own, local)
-        halves = [half for unit in units for half in (Uint32(unit), Uint32(unit >> 32))]
-        return [half.bitcast(Float32) for half in halves], missing
+        sources = [mRouter + Int64(expert - exchange.rank * self.rank_experts) * 4 for expert in experts]
+        local = [self.load_own(source, own) for source, own in zip(sources, is_own, strict=True)]
+        return Groups(experts=experts, owners=owners, is_own=is_own, local=local)
 
     @cute.jit
     def load_own(self, source: cute.Pointer, own: Boolean) -> list[Uint64]:
-        """Load a group's logits, two to a unit, if they are this rank's."""
-        units = [Uint64(0)] * (self.selection.width // 2)
+        """Load a group's logits, two to a word, if they are this rank's."""
+        words = [Uint64(0)] * (self.selection.width // 2)
         if own:
-            units = load_words(source, self.selection.width // 2)
-        return units
+            words = load_words(source, self.selection.width // 2)
+        return words
 
     @cute.jit
-    def push_router(
-        self,
-        exchange: Exchange,
-        experts: list[Int32],
-        owners: list[Int32],
-        is_own: list[Boolean],
-        local: list[list[Uint64]],
-    ) -> tuple[list[Uint64], Missing]:
-        """Send this rank's units; return the lane's, from here or as they arrive."""
+    def push_router(self, exchange: Exchange, groups: Groups) -> tuple[list[Uint64], Missing]:
+        """Send this rank's logits; return the lane's, from here or as they arrive, a packet each."""
         turn = read_turn(exchange)
         pairs = self.selection.width // 2
-        offsets = [Int64(expert + 2 * i) * 8 for expert in experts for i in range(pairs)]
+        offsets = [Int64(expert + 2 * i) * PACKET_BYTES for expert in groups.experts for i in range(pairs)]
         for i in cutlass.range_constexpr(len(offsets)):
-            if is_own[i // pairs]:
-                send_unit(exchange, turn, offsets[i], local[i // pairs][i % pairs])
+            if groups.is_own[i // pairs]:
+                send_unit(exchange, turn, offsets[i], groups.local[i // pairs][i % pairs])
         count_epoch(exchange, turn, SELECTION_BARRIER, self.selection.threads)
-        expected = [turn.is_open & ~own for own in is_own for _ in range(pairs)]
+        expected = [turn.is_open & ~own for own in groups.is_own for _ in range(pairs)]
         wait = UnitWait(exchange=exchange, turn=turn, offsets=offsets, expected=expected)
-        units, parts = poll(wait, [Uint64(0)] * len(offsets))
-        for i in cutlass.range_constexpr(len(units)):
-            units[i] = local[i // pairs][i % pairs] if is_own[i // pairs] else units[i]
-        return units, Missing(parts=parts, senders=[owner for owner in owners for _ in range(pairs)])
+        words, parts = poll(wait, [Uint64(0)] * len(offsets))
+        for i in cutlass.range_constexpr(len(words)):
+            words[i] = groups.local[i // pairs][i % pairs] if groups.is_own[i // pairs] else words[i]
+        return words, Missing(parts=parts, senders=[owner for owner in groups.owners for _ in range(pairs)])
 
     @cute.jit
-    def pull_router(
-        self,
-        exchange: Exchange,
-        experts: list[Int32],
-        owners: list[Int32],
-        is_own: list[Boolean],
-        local: list[list[Uint64]],
-    ) -> tuple[list[Uint64], Missing]:
-        """Offer this rank's units, meet the twins, then read the lane's other units from their owners' staging."""
+    def pull_router(self, exchange: Exchange, groups: Groups) -> tuple[list[Uint64], Missing]:
+        """Offer this rank's logits, meet the twins, then read the lane's others from their owners' staging."""
         turn = read_turn(exchange)
-        pairs = self.selection.width // 2
-        units = []
-        offsets = [
-            Int64(expert - owner * self.rank_experts) * 4 for expert, owner in zip(experts, owners, strict=True)
-        ]
-        for i in cutlass.range_constexpr(len(experts)):
-            if is_own[i]:
-                offer(exchange, turn, offsets[i], local[i])
+        starts = [owner * self.rank_experts for owner in groups.owners]
+        offsets = [Int64(expert - start) * 4 for expert, start in zip(groups.experts, starts, strict=True)]
+        for i in cutlass.range_constexpr(len(offsets)):
+            if groups.is_own[i]:
+                offer(exchange, turn, offsets[i], groups.local[i])
         missing = meet_twins(exchange, turn, SELECTION_BARRIER, self.selection.threads)
-        for i in cutlass.range_constexpr(len(experts)):
-            group = local[i]
-            if ~is_own[i]:
-                peer = peer_at(exchange, distance_to(exchange, owners[i]))
-                group = load_words(peer + (turn.slot + offsets[i]), pairs, sem="relaxed", scope="sys")
-            units += group
-        return units, missing
+        words = []
+        for i in cutlass.range_constexpr(len(offsets)):
+            group = groups.local[i]
+            if ~groups.is_own[i]:
+                peer = peer_at(exchange, distance_to(exchange, groups.owners[i]))
+                place = peer + (turn.slot + offsets[i])
+                group = load_words(place, self.selection.width // 2, sem="relaxed", scope="sys")
+            words += group
+        return words, missing
 
 
 def build(*, world_size: int, transport: str, selection: str = "two_level") -> CuteBuild:

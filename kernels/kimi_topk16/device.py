@@ -2,12 +2,12 @@
 
 Arguments of the kernel, in order:
 
-======  =======  =====  =====================================================
-mLogits pointer  8      f32 [rows, 896], 16-byte aligned
-mBias   pointer  8      f32 [896], 16-byte aligned
-mWeights pointer 8      f32 [rows, 16], written
-mIds    pointer  8      i32 [rows, 16], written
-======  =======  =====  =====================================================
+========  =======  =======================================
+mLogits   pointer  f32 [rows, 896], aligned to 16 bytes
+mBias     pointer  f32 [896], aligned to 16 bytes
+mWeights  pointer  f32 [rows, 16], written
+mIds      pointer  i32 [rows, 16], written
+========  =======  =======================================
 
 The grid is (rows, 1, 1). What is selected and in which order: ``kreg.kernels._device.top16``.
 """
@@ -18,8 +18,9 @@ from cutlass.cute.typing import AddressSpace
 from cutlass.memory import SmemAllocator
 
 from kreg.backends.cute import CuteBuild
-from kreg.kernels._device.layout import EXPERTS, TOP
-from kreg.kernels._device.top16 import SELECTIONS, Selection, load_row
+
+from .._device.layout import EXPERTS, TOP
+from .._device.top16 import SELECTIONS, Selection, load_row
 
 
 class KimiTopk16:
@@ -38,9 +39,7 @@ class KimiTopk16:
         )
 
     @cute.kernel
-    def kernel(
-        self, mLogits: cute.Pointer, mBias: cute.Pointer, mWeights: cute.Pointer, mIds: cute.Pointer
-    ) -> None:
+    def kernel(self, mLogits: cute.Pointer, mBias: cute.Pointer, mWeights: cute.Pointer, mIds: cute.Pointer) -> None:
         row, _, _ = cute.arch.block_idx()
         shared = SmemAllocator().allocate(self.selection.Shared)
         tBias = load_row(self.selection, mBias)
