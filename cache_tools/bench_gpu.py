@@ -21,7 +21,7 @@ from kreg.kernels.exchange import Exchange
 from kreg.kernels.kimi_topk16 import kimi_topk16
 
 import kreg
-from kreg.launch import Launch, StreamLaunch, check_tensor
+from kreg.launch import Launch, check_tensor, on_current_stream
 from kreg.loader import InContext, LoadedKernel, check, choose_target, load
 
 from .bench import Figure, figure, in_turn, synthetic, timed
@@ -39,6 +39,7 @@ class Contender:
 
     def __init__(self, name: str, calls: Sequence[Call], streams: Sequence[torch.cuda.Stream]) -> None:
         self.name = name
+        self.held: object = None
         self.calls = calls
         self.streams = streams[: len(calls)]
         torch.cuda.synchronize()
@@ -54,11 +55,14 @@ class Contender:
                 call()
         return graph
 
-    def eager(self) -> None:
-        """Call once on every rank's stream."""
-        for call, stream in zip(self.calls, self.streams, strict=True):
-            with torch.cuda.stream(stream):
+    def eager(self, times: int = 1) -> None:
+        """Call on every rank's stream in turn."""
+        before = torch.cuda.current_stream()
+        for _ in range(times):
+            for call, stream in zip(self.calls, self.streams, strict=True):
+                torch.cuda.set_stream(stream)
                 call()
+        torch.cuda.set_stream(before)
 
     def replay_seconds(self) -> float:
         """Return the seconds per launch of one replay of every rank's graph, started together."""
@@ -80,8 +84,7 @@ class Contender:
         """Return the seconds per round of eager calls on all ranks, host and device together."""
         torch.cuda.synchronize()
         start = time.perf_counter()
-        for _ in range(_LAUNCHES):
-            self.eager()
+        self.eager(_LAUNCHES)
         torch.cuda.synchronize()
         return (time.perf_counter() - start) / _LAUNCHES
 
@@ -119,24 +122,17 @@ def _floor(entry: str) -> LoadedKernel:
 
 
 def _empty(streams: Sequence[torch.cuda.Stream]) -> Contender:
-    launch = StreamLaunch(Launch(_floor("empty"), ()))
-    return Contender("empty node", [lambda: launch((1, 1, 1))], streams)
+    return Contender("empty node", [on_current_stream(Launch(_floor("empty"), ()))], streams)
 
 
 def _swap(streams: Sequence[torch.cuda.Stream]) -> Contender:
     words = torch.zeros(4, 64, dtype=torch.int32, device="cuda")
     mine, theirs, first, second = (row.data_ptr() for row in words)
     kernel = _floor("swap")
-    ranks = [StreamLaunch(Launch(kernel, a)) for a in ((mine, theirs, first), (theirs, mine, second))]
-
-    def swap(launch: StreamLaunch) -> Call:
-        def call() -> torch.Tensor:
-            launch((1, 1, 1))
-            return words  # Nothing but this holds them.
-
-        return call
-
-    return Contender("flag swap, relaxed", [swap(rank) for rank in ranks], streams)
+    ranks = [Launch(kernel, arguments) for arguments in ((mine, theirs, first), (theirs, mine, second))]
+    contender = Contender("flag swap, relaxed", [on_current_stream(rank) for rank in ranks], streams)
+    contender.held = words
+    return contender
 
 
 def _pytorch(streams: Sequence[torch.cuda.Stream]) -> Contender:
@@ -215,19 +211,24 @@ def _bench_launch() -> Iterator[Figure]:
     """Measure the host's cost of a launch with many arguments, six of them changing."""
     kernel = _floor("many")
     words = torch.empty(1024, device="cuda")
-    launch = Launch(kernel, (words.data_ptr(),) * ARGUMENTS, changing=_CHANGING)
-    stream = StreamLaunch(launch)
+    call = on_current_stream(Launch(kernel, (words.data_ptr(),) * ARGUMENTS, changing=_CHANGING))
     addresses = (words.data_ptr(),) * _CHANGING
-    tensors = [torch.empty(1, 16, device="cuda") for _ in range(4)]
+    a, b, c, d = (torch.empty(1, 16, device="cuda") for _ in range(4))
     device, calls = torch.cuda.current_device(), 20_000
 
     def unchecked() -> None:
-        stream((1, 1, 1), *addresses)
+        call(*addresses)
 
     def checked() -> None:
-        stream((1, 1, 1), *(check_tensor("tensor", t, torch.float32, (1, 16), device) for t in tensors), 0, 0)
+        call(
+            check_tensor("a", a, torch.float32, (1, 16), device),
+            check_tensor("b", b, torch.float32, (1, 16), device),
+            check_tensor("c", c, torch.float32, (1, 16), device),
+            check_tensor("d", d, torch.float32, (1, 16), device),
+            0,
+            0,
+        )
 
-    a, b, c = (torch.ones(1, device="cuda") for _ in range(3))
     in_c = _launch_loop_in_c(kernel)
     runs = {
         "launch, 42 arguments, 6 changing": (_per_call(unchecked, calls), "1.4x"),
@@ -375,7 +376,7 @@ from kreg.loader import load
 kernel = load(kreg.resolve("kimi_topk16", target={target!r}))
 driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(driver.cuDeviceGet(0)[1])[1])
 """,
-    launch="Launch(kernel, [pointer + 4096 * i for i in range(4)])(0, (1, 1, 1))",
+    launch="Launch(kernel, [pointer + 4096 * i for i in range(4)]).bind((1, 1, 1), int)()",
 )
 
 

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from kreg.errors import LaunchError
-from kreg.launch import Launch, StreamLaunch, check_tensor, prepare
+from kreg.launch import Launch, check_tensor, on_current_stream, prepare
 from kreg.loader import LoadedKernel
 from kreg.memory import DeviceMemory, PeerMemory
 
@@ -100,7 +100,7 @@ class Exchange:
         self._bases = [*bases[rank:], *bases[:rank]]
         self._close = close
         self._is_closed = False
-        self._launches: dict[tuple[int, ...], StreamLaunch] = {}
+        self._calls: dict[tuple[int, ...], Callable[..., None]] = {}
         variant = {"world_size": self.world_size, "transport": transport}
         self._plain = _loaded("all_gather_pair", self.device, **variant)
         self._fused = (
@@ -217,8 +217,8 @@ class Exchange:
                 f"first and second have {batch * sum(packs) * PACK_BYTES} bytes together; this exchange has no room "
                 f"for as many: make it with payload_bytes"
             )
-        launch = self._plain_launch((batch, *packs, _nanoseconds(timeout)))
-        self._run(launch, (*inputs, *outputs), timeout)
+        call = self._plain_call((batch, *packs, _nanoseconds(timeout)))
+        self._run(call, (*inputs, *outputs), timeout)
         return out
 
     def all_gather_pair_kimi_topk(
@@ -253,7 +253,7 @@ class Exchange:
             check_tensor("out[1]", out[1], torch.float32, (1, TOP), self.device),
             check_tensor("out[2]", out[2], torch.int32, (1, TOP), self.device),
         )
-        self._run(self._fused_launch(_nanoseconds(timeout)), addresses, timeout)
+        self._run(self._fused_call(_nanoseconds(timeout)), addresses, timeout)
         return out
 
     def missing(self) -> list[int]:
@@ -283,42 +283,41 @@ class Exchange:
     def _new_output(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.new_empty((tensor.shape[0], self.world_size * tensor.shape[1]))
 
-    def _plain_launch(self, key: tuple[int, int, int, int]) -> StreamLaunch:
-        launch = self._launches.get(key)
-        if launch is None:
+    def _plain_call(self, key: tuple[int, int, int, int]) -> Callable[..., None]:
+        call = self._calls.get(key)
+        if call is None:
             batch, first, second, timeout = key
             plan, own = self._plan, self._memory.address
             arguments = (0, 0, 0, 0, *self._bases, own + plan.plain_epochs, own + plan.status, self.rank,
                          batch, first, second, plan.slot, timeout)  # fmt: skip
-            launch = self._keep(key, Launch(self._plain, arguments, changing=4))
-        return launch
+            call = self._keep(key, Launch(self._plain, arguments, changing=4))
+        return call
 
-    def _fused_launch(self, timeout: int) -> StreamLaunch:
-        launch = self._launches.get((timeout,))
-        if launch is None:
+    def _fused_call(self, timeout: int) -> Callable[..., None]:
+        call = self._calls.get((timeout,))
+        if call is None:
             assert self._fused is not None
             plan, own = self._plan, self._memory.address
             staging = [base + plan.fused for base in self._bases]
             arguments = (0, 0, 0, 0, 0, 0, *staging, own + plan.fused_epochs, own + plan.status, self.rank, timeout)
-            launch = self._keep((timeout,), Launch(self._fused, arguments, changing=6))
-        return launch
+            call = self._keep((timeout,), Launch(self._fused, arguments, changing=6))
+        return call
 
-    def _keep(self, key: tuple[int, ...], launch: Launch) -> StreamLaunch:
-        if len(self._launches) >= _LAUNCHES_KEPT:
-            self._launches.clear()
-        self._launches[key] = StreamLaunch(launch)
-        return self._launches[key]
+    def _keep(self, key: tuple[int, ...], launch: Launch) -> Callable[..., None]:
+        if len(self._calls) >= _LAUNCHES_KEPT:
+            self._calls.clear()
+        call = self._calls[key] = on_current_stream(launch)
+        return call
 
-    def _run(self, launch: StreamLaunch, addresses: Sequence[int], timeout: float | None) -> None:
+    def _run(self, call: Callable[..., None], addresses: Sequence[int], timeout: float | None) -> None:
         if self._is_closed:
             raise LaunchError(f"the exchange of rank {self.rank} is closed")
-        assert launch.grid is not None
         if timeout is None:
-            launch(launch.grid, *addresses)
+            call(*addresses)
             return
         if torch.cuda.is_current_stream_capturing():
             raise LaunchError("a bounded wait reports to the caller, and cannot be captured in a graph")
-        launch(launch.grid, *addresses)
+        call(*addresses)
         torch.cuda.current_stream(self.device).synchronize()
         missing = self.missing()
         if missing:

@@ -25,9 +25,14 @@ class Artifact:
 
     __slots__ = ("cubin", "cubin_digest", "key", "toolchain_key", "manifest_bytes", "origin", "_manifest")
 
-    def __init__(self, manifest_bytes: bytes, cubin: bytes, origin: str) -> None:
-        """Check ``cubin`` against the manifest. Raises ``StoreError`` if either is not what it says."""
-        self.key, self.toolchain_key, self.cubin_digest = read_header(manifest_bytes, origin)
+    def __init__(
+        self, manifest_bytes: bytes, cubin: bytes, origin: str, keys: tuple[str, str, str] | None = None
+    ) -> None:
+        """Check ``cubin`` against the manifest. Raises ``StoreError`` if either is not what it says.
+
+        ``keys`` are what ``read_header`` returned for the manifest, if it has been asked already.
+        """
+        self.key, self.toolchain_key, self.cubin_digest = keys or read_header(manifest_bytes, origin)
         if sha256(cubin) != self.cubin_digest:
             raise StoreError(f"the cubin of manifest {origin} does not match its digest")
         self.cubin = cubin

@@ -15,8 +15,8 @@ from kreg.record import Record
 
 MACHINE_CUDA = 190
 _HEADER = Struct("<4sBBBBB7xHHIQQQIHHHHHH")
-_IDENTITY = Struct("<4sBBxxB7xxxH28xI")
-"""Of the header: magic, word size, byte order, ABI version, machine, flags."""
+_IDENTITY = Struct("<4sBBxxB7xxxH20xQI6xHHxx")
+"""Of the header: magic, word size, byte order, ABI version, machine, section table, flags, its row size and rows."""
 _SECTION = Struct("<IIQQQQIIQQ")
 _SYMBOL = Struct("<IBBHQQ")
 _NOBITS, _SYMTAB = 8, 2
@@ -87,9 +87,9 @@ class KernelFacts(Record):
 
 
 class Cubin:
-    """A view of an image. Raises ``CubinError`` if ``data`` is not a CUDA ELF image.
+    """A view of an image. Raises ``CubinError`` if ``data`` is not a CUDA ELF image, or is cut short.
 
-    The sections are read when first asked for, and an image that is cut short is found out then.
+    The sections are read when first asked for; one that lies outside the image is found out then.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -109,12 +109,14 @@ class Cubin:
         return f".text.{symbol}\0".encode() in self.data
 
     def matches(self, target: str) -> bool:
-        """Say whether the image was made for ``target``.
+        """Say whether the image can have been made for ``target``.
 
-        The header records the number and the suffix ``a``. A family image (``f``) and a plain one have the same
-        header, so those two are not told apart.
+        The header has the number, and the suffix ``a`` where code depends on it: ptxas 12.9 always says so, ptxas
+        13.0 only of an image that uses such a feature. So an ``a`` image is for an ``a`` target alone, and an image
+        without it may be for any target of its number. The suffix ``f`` leaves no mark.
         """
-        return self.describe_architecture() == target.removesuffix("f")
+        plain = target.rstrip("af")
+        return self.describe_architecture() == target or (not self.is_specific and f"sm_{self.architecture}" == plain)
 
     def describe_architecture(self) -> str:
         """Return the architecture as the header has it: ``sm_90a``."""
@@ -177,18 +179,20 @@ class Cubin:
 
 
 def _read_architecture(data: bytes) -> tuple[int, bool]:
-    """Return (number, suffix ``a``) from ``e_flags``.
+    """Return (number, suffix ``a``) from ``e_flags`` of a header that fits the image.
 
     ABI version 7 (ptxas for sm_90 and before): number in bits 0-7, suffix in bit 11. Version 8 (sm_100 and
     after): number in bits 8-23, suffix in bit 3. Both seen with all targets from sm_80 to sm_121a (2026-12-01).
     """
     if len(data) < _HEADER.size:
         raise CubinError(f"cubin has {len(data)} bytes, fewer than an ELF header")
-    magic, bits, order, abi, machine, flags = _IDENTITY.unpack_from(data)
+    magic, bits, order, abi, machine, table, flags, row, rows = _IDENTITY.unpack_from(data)
     if magic != b"\x7fELF" or (bits, order) != (2, 1):
         raise CubinError("cubin is not a 64-bit little-endian ELF image")
     if machine != MACHINE_CUDA:
         raise CubinError(f"cubin is an ELF image for machine {machine}, not for CUDA ({MACHINE_CUDA})")
+    if table + row * rows > len(data):
+        raise CubinError(f"cubin is cut short: {table + row * rows} bytes needed, {len(data)} there")
     if abi >= 8:
         return (flags >> 8) & 0xFFFF, bool(flags & 0x8)
     return flags & 0xFF, bool(flags & 0x800)

@@ -8,7 +8,7 @@ where a stream or a tensor is asked for, and nowhere else; a ``Launch`` itself n
 from __future__ import annotations
 
 import ctypes
-from _thread import allocate_lock
+from functools import partial
 from struct import Struct
 
 from cuda.bindings import driver
@@ -23,7 +23,8 @@ from kreg.spec import parse_spec_text
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Any
 
     import torch
 
@@ -35,6 +36,7 @@ _OTHER_CONTEXT = (
     driver.CUresult.CUDA_ERROR_INVALID_HANDLE,
     driver.CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED,
 )
+_SUCCESS = driver.CUresult.CUDA_SUCCESS
 _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 
 
@@ -109,55 +111,80 @@ class Launch:
         manifest = kernel.artifact.manifest
         self.kernel = kernel
         self.grid = _static_grid(manifest.launch.grid)
-        self._block = (*manifest.launch.block, manifest.launch.shared_bytes)
-        self._buffer = _pack(manifest, arguments)
+        self._packed = _pack(manifest, arguments)
         self._prefix = Struct(_format(manifest, changing))
-        start = ctypes.addressof(self._buffer)
-        addresses = [start + offset for offset, _ in manifest.parameters]
-        self._parameters = (ctypes.c_void_p * len(addresses))(*addresses)
-        self._parameters_address = ctypes.addressof(self._parameters)
-        # Two threads may call at once; the driver has copied the buffer when its call returns.
-        self._lock = allocate_lock()
+        self._slots: list[_Slot] = []
 
-    def __call__(self, stream: int, grid: tuple[int, int, int], *changing: int) -> None:
-        """Launch on ``stream``, a ``cudaStream_t`` as an integer. Raises ``LaunchError``."""
-        error = self._launch(stream, grid, changing)
-        if error in _OTHER_CONTEXT:  # This thread, or whoever called it, is not in the kernel's context.
+    def bind(self, grid: tuple[int, int, int], stream_of: Callable[[], int]) -> Callable[..., None]:
+        """Return a function that launches on ``grid``: it takes the changing arguments and nothing else.
+
+        ``stream_of`` is asked for the stream at every call, a ``cudaStream_t`` as an integer. The function may be
+        called from any thread, in any context, and raises ``LaunchError``. It is a closure over all it needs, and
+        takes a parameter buffer from a free list rather than a lock: 1.2 us of Python where methods and a lock took
+        2.2 (2026-12-01).
+        """
+        manifest = self.kernel.artifact.manifest
+        shape = (*grid, *manifest.launch.block, manifest.launch.shared_bytes)
+        launch = partial(driver.cuLaunchKernel, self.kernel.function, *shape)
+        slots, new_slot, launch_elsewhere = self._slots, self._new_slot, self._launch_elsewhere
+
+        def call(*changing: int) -> None:
+            # A slot is this call's alone; the driver has copied the buffer when its call returns.
+            slot = slots.pop() if slots else new_slot()
+            slot.pack(*changing)
+            error = launch(stream_of(), slot.address, 0)[0]
+            slots.append(slot)
+            if error is not _SUCCESS:
+                launch_elsewhere(error, launch, stream_of, changing)
+
+        return call
+
+    def _new_slot(self) -> _Slot:
+        return _Slot(self._packed, self._prefix, self.kernel.artifact.manifest)
+
+    def _launch_elsewhere(
+        self,
+        error: driver.CUresult,
+        launch: Callable[..., Any],
+        stream_of: Callable[[], int],
+        changing: Sequence[int],
+    ) -> None:
+        """Launch again from a thread or context that is not the kernel's, or raise."""
+        if error in _OTHER_CONTEXT:
+            slot = self._new_slot()
+            slot.pack(*changing)
             with InContext(self.kernel.device):
-                error = self._launch(stream, grid, changing)
-        if error:
+                error = launch(stream_of(), slot.address, 0)[0]
+        if error != _SUCCESS:
             spec = self.kernel.artifact.manifest.spec
             raise LaunchError(f"cannot launch `{spec}` on device {self.kernel.device}: {error.name}")
 
-    def _launch(self, stream: int, grid: tuple[int, int, int], changing: tuple[int, ...]) -> driver.CUresult:
-        with self._lock:
-            self._prefix.pack_into(self._buffer, 0, *changing)
-            return driver.cuLaunchKernel(
-                self.kernel.function, *grid, *self._block, stream, self._parameters_address, 0
-            )[0]
+
+class _Slot:
+    """A parameter buffer, the function that packs the changing arguments into it, and what the driver is given."""
+
+    __slots__ = ("_buffer", "_pointers", "address", "pack")
+
+    def __init__(self, packed: bytes, prefix: Struct, manifest: Manifest) -> None:
+        self._buffer = ctypes.create_string_buffer(packed, len(packed))
+        start = ctypes.addressof(self._buffer)
+        offsets = [offset for offset, _ in manifest.parameters]
+        self._pointers = (ctypes.c_void_p * max(1, len(offsets)))(*(start + offset for offset in offsets))
+        self.address = ctypes.addressof(self._pointers)
+        self.pack = partial(prefix.pack_into, self._buffer, 0)
 
 
-class StreamLaunch:
-    """A ``Launch`` on torch's current stream of the kernel's device, whichever device is current."""
+def on_current_stream(launch: Launch, grid: tuple[int, int, int] | None = None) -> Callable[..., None]:
+    """Bind a launch to torch's current stream of the kernel's device, whatever that is at each call.
 
-    def __init__(self, launch: Launch) -> None:
-        from torch import _C
+    The stream is asked for by the call that torch's generated code uses: 0.09 us, where the public one takes 4.
+    """
+    from torch import _C
 
-        self._launch = launch
-        self._device = launch.kernel.device
-        self.grid = launch.grid
-        # The calls that torch's generated code uses: 0.09 us for the stream, where the public one takes 4.
-        self._stream_of = _C._cuda_getCurrentRawStream  # noqa: SLF001
-        self._current_device = _C._cuda_getDevice  # noqa: SLF001
-
-    def __call__(self, grid: tuple[int, int, int], *changing: int) -> None:
-        """Launch. Raises ``LaunchError``."""
-        stream = self._stream_of(self._device)
-        if self._current_device() == self._device:
-            self._launch(stream, grid, *changing)
-            return
-        with InContext(self._device):  # The default stream, 0, means that of the current context.
-            self._launch(stream, grid, *changing)
+    chosen = grid or launch.grid
+    if chosen is None:
+        raise LaunchError(f"the grid of {launch.kernel.artifact.manifest.kernel} depends on run-time extents")
+    return launch.bind(chosen, partial(_C._cuda_getCurrentRawStream, launch.kernel.device))  # noqa: SLF001
 
 
 def _static_grid(rule: tuple[int | str, int | str, int | str]) -> tuple[int, int, int] | None:
@@ -178,16 +205,15 @@ def _format(manifest: Manifest, count: int) -> str:
     return text
 
 
-def _pack(manifest: Manifest, arguments: Sequence[int]) -> ctypes.Array[ctypes.c_char]:
+def _pack(manifest: Manifest, arguments: Sequence[int]) -> bytes:
     if len(arguments) != len(manifest.parameters):
         raise LaunchError(f"{manifest.kernel} takes {len(manifest.parameters)} arguments, not {len(arguments)}")
     layout = Struct(_format(manifest, len(arguments)))
     if layout.size > manifest.parameter_bytes:
         raise LaunchError(f"{manifest.kernel}: parameters of {layout.size} bytes in {manifest.parameter_bytes}")
-    buffer = ctypes.create_string_buffer(max(1, manifest.parameter_bytes))
     sizes = [size for _, size in manifest.parameters]
-    layout.pack_into(buffer, 0, *(value & (1 << 8 * size) - 1 for value, size in zip(arguments, sizes, strict=True)))
-    return buffer
+    packed = layout.pack(*(value & (1 << 8 * size) - 1 for value, size in zip(arguments, sizes, strict=True)))
+    return packed.ljust(max(1, manifest.parameter_bytes), b"\0")
 
 
 def check_tensor(

@@ -12,7 +12,8 @@ from _thread import allocate_lock
 
 from cuda.bindings import driver
 
-from kreg.errors import LoadError
+from kreg.cubin import Cubin
+from kreg.errors import CubinError, LoadError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,8 +27,9 @@ _ATTRIBUTE = driver.CUdevice_attribute
 _DEFAULT_SHARED_LIMIT = 48 << 10
 """Dynamic shared memory a kernel may use without asking (CUDA C++ Programming Guide, "Technical Specifications")."""
 
-_loaded: dict[tuple[str, int], LoadedKernel] = {}
+_loaded: dict[tuple[str, str, int], LoadedKernel] = {}
 _contexts: dict[int, Any] = {}
+_targets: dict[int, list[str]] = {}
 _lock = allocate_lock()
 
 
@@ -43,12 +45,13 @@ class LoadedKernel:
 
 
 def load(artifact: Artifact, device: int = 0) -> LoadedKernel:
-    """Return the kernel of ``artifact``, resident on the device with that ordinal; loaded once per cubin and device.
+    """Return the kernel of ``artifact``, resident on the device with that ordinal.
 
-    Must not be called while the calling thread captures a graph. Raises ``LoadError`` that names artifact, target
-    and device: another architecture, a driver too old for the image, no memory, no such device.
+    Loaded once per cubin, symbol and device. Must not be called while the calling thread captures a graph. Raises
+    ``LoadError`` that names artifact, target and device: another architecture, a driver too old for the image, no
+    memory, no such device.
     """
-    key = (artifact.cubin_digest, device)
+    key = (artifact.cubin_digest, artifact.symbol, device)
     found = _loaded.get(key)
     if found is None:
         with _lock:
@@ -60,15 +63,19 @@ def load(artifact: Artifact, device: int = 0) -> LoadedKernel:
 
 def _load(artifact: Artifact, device: int) -> LoadedKernel:
     manifest = artifact.manifest
-    targets = targets_of(capability(device))
+    targets = targets_of(device)
     if manifest.target not in targets:
         raise LoadError(
             f"`{manifest.spec}` ({artifact.cubin_digest[:12]}) is for {manifest.target}; device {device} runs "
             f"{', '.join(targets)}"
         )
+    try:
+        Cubin(artifact.cubin)  # The driver does not know the size: an image that is cut short kills the process.
+    except CubinError as error:
+        raise LoadError(f"cannot load {_describe(artifact, device)}: {error}") from error
     with InContext(device):
         module = _call(artifact, device, driver.cuModuleLoadData, artifact.cubin)
-        function = _call(artifact, device, driver.cuModuleGetFunction, module, artifact.symbol.encode())
+        function = _call(artifact, device, driver.cuModuleGetFunction, module, manifest.symbol.encode())
         _call(artifact, device, driver.cuFuncLoad, function)
         if manifest.launch.shared_bytes > _DEFAULT_SHARED_LIMIT:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -78,13 +85,18 @@ def _load(artifact: Artifact, device: int) -> LoadedKernel:
 
 def _call(artifact: Artifact, device: int, function: Any, *arguments: object) -> Any:
     error, *result = function(*arguments)
-    if error != _SUCCESS:
+    if error is not _SUCCESS:
+        made_by = ", ".join(f"{name} {version}" for name, version in artifact.manifest.toolchain.items())
         raise LoadError(
-            f"cannot load `{artifact.manifest.spec}` ({artifact.cubin_digest[:12]}) for {artifact.manifest.target} on "
-            f"device {device}: {error.name}; the driver supports CUDA {_driver_version()}, the cubin was made by "
-            f"{', '.join(f'{name} {version}' for name, version in artifact.manifest.toolchain.items())}"
+            f"cannot load {_describe(artifact, device)}: {error.name}; the driver supports CUDA {_driver_version()}, "
+            f"the cubin was made by {made_by}"
         )
     return result[0] if result else None
+
+
+def _describe(artifact: Artifact, device: int) -> str:
+    manifest = artifact.manifest
+    return f"`{manifest.spec}` ({artifact.cubin_digest[:12]}) for {manifest.target} on device {device}"
 
 
 def _driver_version() -> str:
@@ -134,21 +146,22 @@ def _initialised() -> Any:
     return driver
 
 
-def capability(device: int) -> tuple[int, int]:
-    """Return the compute capability (major, minor) of a device. Raises ``LoadError``."""
-    handle = check(_initialised().cuDeviceGet(device), f"find device {device}")
-    major = driver.cuDeviceGetAttribute(_ATTRIBUTE.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, handle)
-    minor = driver.cuDeviceGetAttribute(_ATTRIBUTE.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, handle)
-    return int(check(major, "ask the device")), int(check(minor, "ask the device"))
+def targets_of(device: int) -> list[str]:
+    """Return the targets whose cubins run on a device, the one that offers most first. Raises ``LoadError``."""
+    if device not in _targets:
+        handle = check(_initialised().cuDeviceGet(device), f"find device {device}")
+        major = driver.cuDeviceGetAttribute(_ATTRIBUTE.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, handle)
+        minor = driver.cuDeviceGetAttribute(_ATTRIBUTE.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, handle)
+        _targets[device] = runnable_targets(int(check(major, "ask the device")), int(check(minor, "ask the device")))
+    return _targets[device]
 
 
-def targets_of(found: tuple[int, int]) -> list[str]:
+def runnable_targets(major: int, minor: int) -> list[str]:
     """Return the targets whose cubins run on a compute capability, the one that offers most first.
 
     A plain target also runs on later minor revisions of its major one, a family target within its family
     (CUDA C++ Programming Guide, "Binary Compatibility" and "Family-Specific Features").
     """
-    major, minor = found
     exact = [f"sm_{major}{minor}a"] if major >= 9 else []
     family = [f"sm_{major}{m}f" for m in range(minor, -1, -1)] if major >= 10 else []
     return [*exact, *family, *(f"sm_{major}{m}" for m in range(minor, -1, -1))]
@@ -156,7 +169,7 @@ def targets_of(found: tuple[int, int]) -> list[str]:
 
 def choose_target(declared: Sequence[str], device: int) -> str:
     """Return which of the declared targets is best on a device. Raises ``LoadError`` if none runs there."""
-    runs = targets_of(capability(device))
+    runs = targets_of(device)
     for target in runs:
         if target in declared:
             return target
@@ -169,4 +182,4 @@ def device_targets() -> list[str]:
         count = check(_initialised().cuDeviceGetCount(), "count devices")
     except LoadError:
         return []
-    return sorted({targets_of(capability(device))[0] for device in range(count)})
+    return sorted({targets_of(device)[0] for device in range(count)})

@@ -96,15 +96,15 @@ class Store:
             return None
         except StoreError as error:
             raise self._set_aside(path, error) from error
-        return self._read_object(data, keys[2], path)
+        return self._read_object(data, keys, path)
 
-    def _read_object(self, manifest: bytes, digest: str, entry: str) -> Artifact | None:
-        path = self.object_path(digest)
+    def _read_object(self, manifest: bytes, keys: tuple[str, str, str], entry: str) -> Artifact | None:
+        path = self.object_path(keys[2])
         cubin = self._read_or_set_aside(path, CUBIN_LIMIT)
         if cubin is None:
             return None
         try:
-            return Artifact(manifest, cubin, entry)
+            return Artifact(manifest, cubin, entry, keys)
         except StoreError as error:
             raise self._set_aside(path, error) from error
 

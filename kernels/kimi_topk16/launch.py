@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from kreg.errors import LaunchError
-from kreg.launch import Launch, StreamLaunch, check_tensor, prepare
+from kreg.launch import Launch, check_tensor, on_current_stream, prepare
 from kreg.loader import LoadedKernel
 
 from .._device.layout import EXPERTS, TOP
 
-_launches: dict[tuple[int, str], StreamLaunch] = {}
+_KEPT = 1024
+_launches: dict[tuple[int, str], Launch] = {}
+_calls: dict[tuple[int, str, int], Callable[..., None]] = {}
 
 
 def kimi_topk16(
@@ -28,8 +32,8 @@ def kimi_topk16(
     Raises ``LaunchError`` that names the argument.
     """
     device = logits.get_device()
-    launch = _launches.get((device, selection)) or _prepare(logits, selection)
     rows = logits.shape[0] if logits.dim() == 2 else 1
+    call = _calls.get((device, selection, rows)) or _bind(logits, selection, rows)
     if out is None:
         weights = logits.new_empty((rows, TOP))
         ids = torch.empty((rows, TOP), dtype=torch.int32, device=logits.device)
@@ -42,15 +46,19 @@ def kimi_topk16(
         check_tensor("ids", ids, torch.int32, (rows, TOP), device),
     )
     if rows:
-        launch((rows, 1, 1), *addresses)
+        call(*addresses)
     return weights, ids
 
 
-def _prepare(logits: torch.Tensor, selection: str) -> StreamLaunch:
+def _bind(logits: torch.Tensor, selection: str, rows: int) -> Callable[..., None]:
     if not logits.is_cuda:
         raise LaunchError(f"logits is on {logits.device}; kimi_topk16 runs on a GPU")
-    kernel = prepare("kimi_topk16", device=logits.get_device(), selection=selection)
-    assert isinstance(kernel, LoadedKernel)
-    launch = StreamLaunch(Launch(kernel, (0, 0, 0, 0), changing=4))
-    _launches[logits.get_device(), selection] = launch
-    return launch
+    device = logits.get_device()
+    if (device, selection) not in _launches:
+        kernel = prepare("kimi_topk16", device=device, selection=selection)
+        assert isinstance(kernel, LoadedKernel)
+        _launches[device, selection] = Launch(kernel, (0, 0, 0, 0), changing=4)
+    if len(_calls) >= _KEPT:
+        _calls.clear()
+    call = _calls[device, selection, rows] = on_current_stream(_launches[device, selection], (rows, 1, 1))
+    return call

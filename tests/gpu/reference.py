@@ -127,13 +127,15 @@ def _corners(rng: np.random.Generator) -> Iterator[Row]:
     """Yield rows in which fewer than 16 selections are above minus infinity somewhere in the two levels."""
     none = np.array([], dtype=np.int64)
     yield from (("all -inf", *_keep(rng, none)) for _ in range(40))
-    for number in range(60):  # All finite experts in one warp's 256.
-        inside = np.arange(256 * (number % 4), min(EXPERTS, 256 * (number % 4 + 1)))
-        yield "merge", *_keep(rng, rng.choice(inside, 1 + number % 24, replace=False))
-    for number in range(60):  # All finite experts in the 4 + 4 that one lane holds.
-        start = 256 * (number % 3) + 4 * int(rng.integers(32))
-        lane = np.concatenate([np.arange(start, start + 4), np.arange(start + 128, start + 132)])
-        yield "lane", *_keep(rng, lane[: 1 + number % 8])
+    for number in range(60):  # Lanes of the second level give both their keys: of warp 0, then of warp 2, ranks alike.
+        few = 1 + number % 7
+        logits, bias = _keep(rng, np.concatenate([np.arange(few), 512 + np.arange(few)]))
+        logits[512 : 512 + few] += 8.0 * (-1) ** (number % 2)
+        yield "merge", logits, bias
+    for number in range(60):  # A lane of the first level gives all its keys, 4 + 4 experts, those at -inf included.
+        start = 256 * (number // 15 % 3) + 4 * (number % 4)
+        lane = np.concatenate([np.arange(start + 128, start + 132), rng.permutation(np.arange(start, start + 4))])
+        yield "lane", *_keep(rng, lane[: 4 + number % 5])
     for number in range(60):
         yield "1 to 15 finite", *_keep(rng, rng.choice(EXPERTS, 1 + number % 15, replace=False))
     for _ in range(20):

@@ -12,7 +12,7 @@ import version_1
 from kreg.kernels.kimi_topk16 import kimi_topk16
 
 import kreg
-from kreg.launch import Launch, StreamLaunch
+from kreg.launch import Launch, on_current_stream
 
 FORMS = ("two_level", "bound_rank")
 
@@ -34,8 +34,8 @@ def run_each(rows: list[tuple[str, torch.Tensor, torch.Tensor]], call: Any) -> t
 
 def launch_version_1() -> Any:
     kernel = kreg.prepare(version_1.TOPK16)
-    launch = StreamLaunch(Launch(kernel, (0, 0, 0, 0), changing=4))
-    return lambda logits, bias, out: launch((1, 1, 1), *(t.data_ptr() for t in (logits, bias, *out)))
+    call = on_current_stream(Launch(kernel, (0, 0, 0, 0), changing=4), (1, 1, 1))
+    return lambda logits, bias, out: call(*(t.data_ptr() for t in (logits, bias, *out)))
 
 
 @pytest.mark.parametrize("selection", FORMS)

@@ -12,6 +12,7 @@ from pathlib import Path
 import version_1
 
 import kreg
+from kreg.inventory import Selector
 
 TARGET = "sm_90a"
 
@@ -19,6 +20,9 @@ TARGET = "sm_90a"
 def variants() -> list[tuple[kreg.Kernel, kreg.CompileSpec]]:
     """Return every variant that a GPU test loads, by kernel."""
     shipped = [(kernel, spec) for kernel in kreg.REGISTRY.kernels() for spec in kernel.specs([TARGET])]
+    for name, sizes in (("all_gather_pair", (3, 7, 14)), ("all_gather_pair_kimi_topk", (7, 14))):
+        worlds = Selector(kernels=[name], targets=[TARGET], params=[f"world_size={size}" for size in sizes])
+        shipped += worlds.specs(kreg.REGISTRY)
     kept = [
         (kernel, spec) for kernel in (version_1.TOPK16, version_1.FUSED, version_1.LARGE) for spec in kernel.specs()
     ]
