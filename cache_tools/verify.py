@@ -9,7 +9,7 @@ import click
 
 from kreg import REGISTRY, KregError, Registry
 from kreg.build import compile_artifact
-from kreg.inventory import Entry, entries, is_stale, spec_text
+from kreg.inventory import Entry, entries, is_stale, refuse_unknown, spec_text
 from kreg.store import Store
 from kreg.upkeep import Finding, Verifier, same_code
 
@@ -35,7 +35,9 @@ def verify_command(
     chosen = selector(kernel, target, param)
     verifier = Verifier(store)
     checked, newer, skipped, findings = 0, 0, 0, []
+    stored: set[str] = set()
     for entry in entries(store):
+        stored.update([entry.manifest.kernel] if entry.manifest else [])
         if entry.is_newer:
             newer += 1
             continue
@@ -52,6 +54,8 @@ def verify_command(
             findings.append(finding)
             if not as_json:
                 click.echo(f"{finding.path}: {finding.reason}")
+    if not checked:
+        refuse_unknown(chosen, stored, REGISTRY)
     seconds = time.perf_counter() - start
     if as_json:
         print_json(

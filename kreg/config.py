@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from math import isnan
 
 from kreg.errors import KregError
 
@@ -61,8 +62,11 @@ def default_root() -> str:
 
 def wait_seconds() -> float:
     """Return how long to wait for another process's compile before compiling too: ``KREG_WAIT``, or 600 s."""
-    text = variable("KREG_WAIT")
+    text = variable("KREG_WAIT") or "600"
     try:
-        return max(0.0, float(text)) if text else 600.0
-    except ValueError as error:
-        raise KregError(f"KREG_WAIT is {text!r}; it is a number of seconds") from error
+        seconds = float(text)
+    except ValueError:
+        seconds = float("nan")
+    if isnan(seconds):
+        raise KregError(f"KREG_WAIT is {text!r}; it is a number of seconds")
+    return max(0.0, seconds)

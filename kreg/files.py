@@ -5,6 +5,7 @@ Nothing here follows a symbolic link in the last place of a path, waits for a FI
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -12,6 +13,10 @@ from kreg.errors import StoreError
 
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+_NO_FILE = (errno.ELOOP, errno.ENXIO, errno.ENOTDIR)
+"""What opening a symbolic link, a socket, or a path below a file gives."""
 
 
 class NotAFile(StoreError):
@@ -34,7 +39,7 @@ def read_file_and_stat(path: str, limit: int) -> tuple[bytes, os.stat_result] | 
     except FileNotFoundError:
         return None
     except OSError as error:
-        if os.path.islink(path) or os.path.isdir(path) or not os.path.lexists(path):
+        if error.errno in _NO_FILE:
             raise NotAFile(f"{path} is not a regular file") from error
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
     try:

@@ -36,7 +36,7 @@ def read_header(data: bytes, where: str) -> tuple[str, str, str]:
             raise NewerFormat(f"manifest {where} has format {int(number[:9])}; this kreg reads format {FORMAT}")
         raise StoreError(f"manifest {where} does not begin as a manifest")
     body = data[_BODY:]
-    if data[len(_OPENING) : _BODY - 3] != sha256(body).encode():
+    if data[len(_OPENING) : _BODY] != sha256(body).encode() + b'",\n':
         raise StoreError(f"manifest {where} does not match its own digest")
     text = body[: _CUBIN_DIGEST + 64].decode("ascii", "replace")
     keys = (

@@ -11,11 +11,11 @@ from itertools import product
 from kreg.errors import KregError, SpecError, StoreError, nearest
 from kreg.files import read_file_and_stat
 from kreg.header import NewerFormat, read_header
-from kreg.kernel import REQUIRED, Kernel
+from kreg.kernel import REQUIRED, Kernel, Param
 from kreg.manifest import Manifest, decode
 from kreg.record import Record
 from kreg.registry import Registry
-from kreg.spec import CompileSpec, format_params, format_value, parse_target, parse_value, parse_version
+from kreg.spec import CompileSpec, format_params, parse_target, parse_value, parse_version
 from kreg.store import MANIFEST_LIMIT, Store
 
 TYPE_CHECKING = False
@@ -96,17 +96,29 @@ class Selector(Record):
         if self.targets and manifest.target not in self.targets:
             return False
         params = {**_defaults(manifest, registry), **manifest.params} if self.params else {}
-        return all(name in params and format_value(params[name]) in texts for name, texts in self.values().items())
+        return all(
+            name in params and any(_is_value(params[name], text) for text in texts)
+            for name, texts in self.values().items()
+        )
 
     def specs(self, registry: Registry) -> list[tuple[Kernel, CompileSpec]]:
         """Enumerate the declared variants that are meant; a value named here need not be warmed by default.
 
-        Raises ``SpecError`` for a kernel, version, target, parameter or value that no selected kernel declares.
+        A kernel that was not named is passed over where it does not declare a parameter or value. Raises
+        ``SpecError`` for a kernel, version, target, parameter or value that no selected kernel declares.
         """
         kernels = self._declared(registry)
-        found = [(kernel, spec) for kernel in kernels for spec in self._variants(kernel)]
+        found: list[tuple[Kernel, CompileSpec]] = []
+        refusal: SpecError | None = None
+        for kernel in kernels:
+            try:
+                found += [(kernel, spec) for spec in self._variants(kernel)]
+            except SpecError as error:
+                if self.kernels:
+                    raise
+                refusal = refusal or error
         if not found:
-            self._explain_nothing(kernels)
+            self._explain_nothing(kernels, refusal)
         return found
 
     def _declared(self, registry: Registry) -> list[Kernel]:
@@ -136,7 +148,7 @@ class Selector(Record):
                 for values in product(*choices):
                     yield kernel.spec(target, dict(zip(known, values, strict=True)))
 
-    def _explain_nothing(self, kernels: Iterable[Kernel]) -> None:
+    def _explain_nothing(self, kernels: Iterable[Kernel], refusal: SpecError | None) -> None:
         targets = sorted({target for kernel in kernels for target in kernel.targets})
         for target in self.targets:
             if target not in targets:
@@ -145,7 +157,7 @@ class Selector(Record):
         for name, _ in self.params:
             if name not in names:
                 raise SpecError(f"no selected kernel has a parameter {name!r}{nearest(name, names)}")
-        raise SpecError("no declared variant matches all selectors")
+        raise refusal or SpecError("no declared variant matches all selectors")
 
 
 def _parse_kernel(text: str) -> tuple[str, int | None]:
@@ -158,6 +170,13 @@ def _parse_param(text: str) -> tuple[str, str]:
     if not (name and equals and value):
         raise SpecError(f"{text!r} is not 'name=value'")
     return name, value
+
+
+def _is_value(value: Value, text: str) -> bool:
+    try:
+        return parse_value(text, type(value), "") == value
+    except SpecError:
+        return False
 
 
 def _defaults(manifest: Manifest, registry: Registry) -> dict[str, Value]:
@@ -173,13 +192,20 @@ def is_stale(manifest: Manifest, registry: Registry) -> bool:
         kernel = registry.get(manifest.kernel)
     except KregError:
         return True
-    known = {param.name: param.allowed for param in kernel.params}
+    known = {param.name: param for param in kernel.params}
+    required = {param.name for param in kernel.params if param.default is REQUIRED}
     return (
         manifest.version != kernel.version
         or manifest.target not in kernel.targets
         or manifest.options != dict(kernel.options)
-        or any(name not in known or value not in known[name] for name, value in manifest.params.items())
+        or not required <= manifest.params.keys() <= known.keys()
+        or not all(_is_current(known[name], value) for name, value in manifest.params.items())
     )
+
+
+def _is_current(param: Param, value: Value) -> bool:
+    """Say whether a spec can hold this value of a parameter: allowed, and not the default, which is left out."""
+    return type(value) is param.kind and value in param.allowed and value != param.default
 
 
 def entries(store: Store) -> Iterator[Entry]:
@@ -195,11 +221,15 @@ def select(store: Store, selector: Selector, registry: Registry) -> list[Entry]:
     every = [(entry, entry.manifest) for entry in entries(store) if entry.manifest is not None]
     found = [(entry, manifest) for entry, manifest in every if selector.matches(manifest, registry)]
     if not found:
-        stored = {manifest.kernel for _, manifest in every}
-        for name, _ in selector.kernels:
-            if name not in stored:
-                registry.get(name)
+        refuse_unknown(selector, {manifest.kernel for _, manifest in every}, registry)
     return [entry for entry, _ in sorted(found, key=lambda pair: _order(pair[1]))]
+
+
+def refuse_unknown(selector: Selector, stored: set[str], registry: Registry) -> None:
+    """Raise ``SpecError`` for a named kernel that neither the store nor the registry knows."""
+    for name, _ in selector.kernels:
+        if name not in stored:
+            registry.get(name)
 
 
 def _order(manifest: Manifest) -> tuple[object, ...]:
@@ -209,14 +239,18 @@ def _order(manifest: Manifest) -> tuple[object, ...]:
 
 
 def _read_entry(path: str) -> Entry | None:
-    manifest, problem, size, modified = None, None, 0, 0.0
+    manifest: Manifest | None = None
+    problem: StoreError | None = None
+    size, modified = 0, 0.0
     try:
         found = read_file_and_stat(path, MANIFEST_LIMIT)
         if found is None:
             return None
         data, size, modified = found[0], found[1].st_size, found[1].st_mtime
-        read_header(data, path)
+        keys = read_header(data, path)
         manifest = decode(data, path)
+        if keys != (manifest.spec_key, manifest.toolchain_key, manifest.cubin_digest):
+            manifest, problem = None, StoreError(f"manifest {path} contradicts its own header")
     except StoreError as error:
         problem = error
     return Entry(path=path, manifest=manifest, size=size, modified=modified, problem=problem)

@@ -28,6 +28,7 @@ _DEFAULT_SHARED_LIMIT = 48 << 10
 """Dynamic shared memory a kernel may use without asking (CUDA C++ Programming Guide, "Technical Specifications")."""
 
 _loaded: dict[tuple[str, str, int], LoadedKernel] = {}
+_functions: dict[tuple[str, str, int], driver.CUfunction] = {}
 _contexts: dict[int, Any] = {}
 _targets: dict[int, list[str]] = {}
 _lock = allocate_lock()
@@ -47,21 +48,27 @@ class LoadedKernel:
 def load(artifact: Artifact, device: int = 0) -> LoadedKernel:
     """Return the kernel of ``artifact``, resident on the device with that ordinal.
 
-    Loaded once per cubin, symbol and device. Must not be called while the calling thread captures a graph. Raises
+    A cubin is loaded once per kernel and device. Must not be called while the calling thread captures a graph. Raises
     ``LoadError`` that names artifact, target and device: another architecture, a driver too old for the image, no
     memory, no such device.
     """
-    key = (artifact.cubin_digest, artifact.symbol, device)
+    key = (artifact.entry_key, artifact.cubin_digest, device)
     found = _loaded.get(key)
     if found is None:
         with _lock:
-            found = _loaded.get(key)
-            if found is None:
-                found = _loaded[key] = _load(artifact, device)
+            found = _loaded[key] = LoadedKernel(artifact, device, _function(artifact, device))
     return found
 
 
-def _load(artifact: Artifact, device: int) -> LoadedKernel:
+def _function(artifact: Artifact, device: int) -> driver.CUfunction:
+    """Return the driver's handle, shared by all artifacts with the same kernel of the same cubin."""
+    key = (artifact.cubin_digest, artifact.symbol, device)
+    if key not in _functions:
+        _functions[key] = _load(artifact, device)
+    return _functions[key]
+
+
+def _load(artifact: Artifact, device: int) -> driver.CUfunction:
     manifest = artifact.manifest
     targets = targets_of(device)
     if manifest.target not in targets:
@@ -80,7 +87,7 @@ def _load(artifact: Artifact, device: int) -> LoadedKernel:
         if manifest.launch.shared_bytes > _DEFAULT_SHARED_LIMIT:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             _call(artifact, device, driver.cuFuncSetAttribute, function, attribute, manifest.launch.shared_bytes)
-    return LoadedKernel(artifact, device, function)
+    return function
 
 
 def _call(artifact: Artifact, device: int, function: Any, *arguments: object) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from kreg.errors import DeclarationError, SpecError, nearest
+from kreg.imports import load_object
 from kreg.kernel import Kernel
 from kreg.spec import CompileSpec, is_name, parse_spec_text
 
@@ -35,9 +36,9 @@ class Registry:
 
     def add(self, kernel: Kernel) -> Kernel:
         """Register a declaration. Raises ``DeclarationError`` for a second one of a name or a missing source."""
-        known = self._kernels.get(kernel.name)
+        known = self._kernels.get(kernel.name) or self._shipped(kernel.name)
         if known is not None and known != kernel:
-            raise DeclarationError(f"{kernel.name} is declared twice: in {known.file} and in {kernel.file}")
+            raise _declared_twice(known, kernel)
         kernel.source_paths()
         self._kernels[kernel.name] = kernel
         return kernel
@@ -46,7 +47,8 @@ class Registry:
         """Return the kernel called ``name``. Raises ``SpecError`` with the nearest known name."""
         kernel = self._kernels.get(name)
         if kernel is None and self._discover and is_name(name):
-            kernel = self._load_shipped(name) or self._load_plugin(name)
+            kernel = self._shipped(name) or self._plugin(name)
+            kernel = kernel and self.add(kernel)
         if kernel is None:
             known = self.names()
             raise SpecError(f"no kernel is called {name!r}{nearest(name, known)}; known: {', '.join(known) or 'none'}")
@@ -69,21 +71,26 @@ class Registry:
         parts = parse_spec_text(text)
         return self.get(parts.kernel).parse(parts, target)
 
-    def _load_shipped(self, name: str) -> Kernel | None:
-        if name not in import_module(SHIPPED).NAMES:
+    def _shipped(self, name: str) -> Kernel | None:
+        if not self._discover or name not in import_module(SHIPPED).NAMES:
             return None
-        return self.add(import_module(f"{SHIPPED}.{name}").KERNEL)
+        kernel: Kernel = import_module(f"{SHIPPED}.{name}").KERNEL
+        return kernel
 
-    def _load_plugin(self, name: str) -> Kernel | None:
-        entries = [entry for entry in _entry_points() if entry.name == name]
-        if not entries:
-            return None
-        kernels = {entry.value: entry.load() for entry in entries}
-        for value, kernel in kernels.items():
+    def _plugin(self, name: str) -> Kernel | None:
+        found: Kernel | None = None
+        for value in sorted({entry.value for entry in _entry_points() if entry.name == name}):
+            kernel = load_object(value, f"entry point {name!r} = {value!r} cannot be loaded")
             if not isinstance(kernel, Kernel) or kernel.name != name:
                 raise DeclarationError(f"entry point {name!r} = {value!r} does not hold the declaration of {name!r}")
-            self.add(kernel)
-        return self._kernels[name]
+            if found is not None and kernel != found:
+                raise _declared_twice(found, kernel)
+            found = kernel
+        return found
+
+
+def _declared_twice(first: Kernel, second: Kernel) -> DeclarationError:
+    return DeclarationError(f"{first.name} is declared twice: in {first.file} and in {second.file}")
 
 
 def _entry_points() -> Sequence[EntryPoint]:

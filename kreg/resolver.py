@@ -58,6 +58,8 @@ def resolve(
     that means nothing, ``MissError`` for what is not there under ``frozen``, ``CompileError`` with the
     compiler's log, and ``ToolchainError`` if the compiler is not installed.
     """
+    if policy is not None:
+        config.policy(policy)
     # 1, 1.0 and True are equal and hash alike, so the types are part of what is remembered.
     call: tuple[object, ...] = (kernel, target, store)
     if params:
@@ -93,12 +95,13 @@ class Resolver:
         self.store = store
         self._memory: dict[str, Artifact] = {}
         self._is_warned = False
+        self._bad: set[str] = set()
 
     def resolve(self, kernel: Kernel, spec: CompileSpec, policy: str | None = None) -> Artifact:
         """Return the artifact of ``spec``, a variant of ``kernel``. Raises as the function ``resolve`` does."""
         found = self._memory.get(spec.key)
         if found is None:
-            frozen = _frozen or config.policy(policy) == "frozen"
+            frozen = config.policy(policy) == "frozen" or _frozen
             found = self._find_frozen(kernel, spec) if frozen else self._find_or_compile(kernel, spec)
             self._memory[spec.key] = found
         return found
@@ -148,7 +151,9 @@ class Resolver:
         try:
             return self.find(kernel, spec)
         except BadEntry as error:
-            _warn(f"{error}; compiling it again")
+            if spec.key not in self._bad:  # One that cannot be set aside is met again under the key lock.
+                self._bad.add(spec.key)
+                _warn(f"{error}; compiling it again")
         except StoreError as error:
             self._warn_once(error)
         return None

@@ -33,15 +33,20 @@ def parse_target(target: object) -> str:
     """
     if type(target) is not str:
         raise SpecError(f"target is {describe(target)}; it is a string such as 'sm_90a'")
-    digits = target[3:].rstrip("af")
-    suffix = target[3 + len(digits) :]
-    number = int(digits) if digits.isascii() and digits.isdecimal() and len(digits) <= 3 else 0
-    if not target.startswith("sm_") or number < 50 or str(number) != digits or suffix not in ("", "a", "f"):
-        hint = f" (did you mean {target.lower()!r}?)" if target != target.lower() else ""
+    if not _is_target(target):
+        hint = f" (did you mean {target.lower()!r}?)" if _is_target(target.lower()) else ""
         raise SpecError(f"target {target!r} is not an architecture such as 'sm_90a' or 'sm_100f'{hint}")
-    if number < {"": 0, "a": 90, "f": 100}[suffix]:
+    number, suffix = target[3:].rstrip("af"), target.lstrip("sm_0123456789")
+    if int(number) < {"": 0, "a": 90, "f": 100}[suffix]:
         raise SpecError(f"target {target!r}: sm_{number} has no variant with the suffix {suffix!r}")
     return target
+
+
+def _is_target(text: str) -> bool:
+    digits = text[3:].rstrip("af")
+    number = int(digits) if digits.isascii() and digits.isdecimal() and len(digits) <= 3 else 0
+    is_written_so = text in (f"sm_{number}", f"sm_{number}a", f"sm_{number}f")
+    return is_written_so and number >= 50
 
 
 def is_name(text: str) -> bool:

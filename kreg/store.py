@@ -41,6 +41,7 @@ _TAG_TEXT = (
 MANIFEST_LIMIT = 1 << 20
 CUBIN_LIMIT = 1 << 28
 _SWEEP_WAIT = 30.0
+_RENAMES = 10
 
 
 class BadEntry(StoreError):
@@ -161,10 +162,9 @@ class Store:
     def _put(self, path: str, data: bytes) -> None:
         temporary = f"{self.root}/tmp/{os.getpid()}-{os.urandom(8).hex()}"
         try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
             try:
                 write_synced(temporary, data)
-                os.rename(temporary, path)
+                _rename(temporary, path)
             except BaseException:
                 unlink_quietly(temporary)
                 raise
@@ -202,15 +202,25 @@ class Store:
 
     def is_marked(self) -> bool:
         """Say whether the directory says of itself that it is a kreg store."""
-        return os.path.isfile(f"{self.root}/{_TAG}") and os.path.isdir(f"{self.root}/{ENTRIES}")
+        try:
+            return read_file(f"{self.root}/{_TAG}", len(_TAG_TEXT)) == _TAG_TEXT
+        except StoreError:
+            return False
 
     def _mark(self) -> None:
-        foreign = [name for name in os.listdir(self.root) if name not in (*_FOLDERS, _TAG, "logs")]
-        if os.path.exists(f"{self.root}/{_TAG}"):
+        """Write the tag, unless the directory is somebody else's. Raises ``StoreError`` if it is.
+
+        Another process may be doing the same; before its tag is there it has made ``tmp`` and nothing else.
+        """
+        found = sorted(os.listdir(self.root))
+        if self.is_marked():
             return
+        is_ours = {ENTRIES, OBJECTS} <= set(found)
+        known = {*_FOLDERS, "logs"} if is_ours else {"tmp"}
+        foreign = [name for name in found if name not in known]
         if foreign:
             raise StoreError(
-                f"{self.root} is not empty and not a kreg store (it holds {min(foreign)!r}); name another directory"
+                f"{self.root} is not empty and not a kreg store (it holds {foreign[0]!r}); name another directory"
             )
         os.makedirs(f"{self.root}/tmp", exist_ok=True)
         self._put(f"{self.root}/{_TAG}", _TAG_TEXT)
@@ -258,6 +268,19 @@ class Store:
         """Yield the paths of the store's cubins. Raises ``StoreError``."""
         self._check_root()
         return _files(f"{self.root}/{OBJECTS}", ".cubin")
+
+
+def _rename(temporary: str, path: str) -> None:
+    """Rename into a folder that is made if it is not there, and may be removed, empty, by a ``clear`` at any time."""
+    for attempt in range(_RENAMES):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        try:
+            os.rename(temporary, path)
+        except FileNotFoundError:
+            if attempt == _RENAMES - 1:
+                raise
+        else:
+            return
 
 
 def _files(folder: str, ending: str) -> Iterator[str]:

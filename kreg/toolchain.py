@@ -54,7 +54,7 @@ def installed_versions(names: Iterable[str], path: Iterable[str] | None = None) 
 
 def _distributions(folder: str) -> list[tuple[str, str]]:
     try:
-        listed = os.listdir(folder)
+        listed = sorted(os.listdir(folder))
     except OSError:
         return []
     stems = [name[: -len(".dist-info")] for name in listed if name.endswith(".dist-info")]

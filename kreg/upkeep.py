@@ -130,11 +130,15 @@ def clear(store: Store, plan: ClearPlan) -> None:
         for path in (*plan.objects, *plan.others):
             if path not in kept:
                 _remove(path)
-    for path in sorted({os.path.dirname(p) for p in (*(e.path for e in plan.entries), *plan.objects)}):
-        try:
-            os.rmdir(path)
-        except OSError:
-            continue  # Not empty: something else lives there.
+        for path in sorted({os.path.dirname(p) for p in (*(e.path for e in plan.entries), *plan.objects)}):
+            _remove_empty_folder(path)
+
+
+def _remove_empty_folder(path: str) -> None:
+    try:
+        os.rmdir(path)
+    except OSError:
+        return  # Something lives there, or it is gone.
 
 
 def _require_store(store: Store) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+import traceback
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 
@@ -109,8 +110,11 @@ def _outcomes(variants: Iterable[tuple[Kernel, CompileSpec]], store: Store, jobs
 
 
 def _require_compilers(missing: list[tuple[Kernel, CompileSpec]]) -> None:
-    for kernel, spec in {kernel.backend: (kernel, spec) for kernel, spec in missing}.values():
-        require_toolchain(kernel, spec)
+    asked: set[str] = set()
+    for kernel, spec in missing:
+        if kernel.backend not in asked:
+            asked.add(kernel.backend)
+            require_toolchain(kernel, spec)
 
 
 def _find(resolver: Resolver, kernel: Kernel, spec: CompileSpec) -> Outcome | None:
@@ -158,6 +162,9 @@ def _compile_one(kernel: Kernel, spec: CompileSpec, root: str) -> Outcome:
             store.publish(artifact)
     except KregError as error:
         return _failure(store, spec, error)
+    except Exception as error:  # noqa: BLE001 - a bug of one backend must not cost the other variants
+        what = f"cannot compile {spec}: its backend raised {type(error).__name__}: {error}"
+        return _failure(store, spec, CompileError(what, "".join(traceback.format_exception(error))))
     return Outcome(spec=spec, status=COMPILED, cubin_digest=artifact.cubin_digest)
 
 

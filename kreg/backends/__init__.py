@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 from kreg.errors import DeclarationError
+from kreg.imports import load_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,12 +17,9 @@ def load_backend(name: str) -> Backend:
 
     Raises ``DeclarationError`` if there is none.
     """
-    module, colon, attribute = name.partition(":")
-    try:
-        found = getattr(import_module(module if colon else f"kreg.backends.{module}"), attribute or "BACKEND")
-    except (ImportError, AttributeError) as error:
-        raise DeclarationError(f"there is no backend {name!r}: {error}") from error
+    path = name if ":" in name or not name else f"kreg.backends.{name}:BACKEND"
+    found = load_object(path, f"there is no backend {name!r}")
     lacking = [method for method in _METHODS if not callable(getattr(found, method, None))]
     if lacking:
         raise DeclarationError(f"{name!r} is not a backend: it has no method {lacking[0]}")
-    return found  # type: ignore[no-any-return]
+    return found  # type: ignore[return-value]

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import time
 from _thread import allocate_lock
-from importlib import import_module
 
 from kreg import config
-from kreg.errors import CompileError, DeclarationError
+from kreg.errors import CompileError, KregError
+from kreg.imports import load_object
 from kreg.toolchain import Toolchain, installed_versions
 
 TYPE_CHECKING = False
@@ -109,15 +109,27 @@ class CuteBackend:
                 start = time.perf_counter()
                 compiled = _options(spec, folder)(build.function, *build.arguments)
                 milliseconds = round(1000 * (time.perf_counter() - start))
+        except KregError:
+            raise
         except Exception as error:  # The DSL raises what the kernel's Python raises, and many types of its own.
-            first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
-            raise CompileError(f"cannot compile {spec}: {type(error).__name__}: {first}", str(error)) from error
+            raise _explain(spec, error) from error
         symbols = list(compiled.kernel_info)
         if len(symbols) != 1:
             raise CompileError(f"{spec} compiles to {len(symbols)} kernels, not one: {', '.join(symbols)}")
         launch = Launch(block=build.block, grid=build.grid, shared_bytes=build.shared_bytes)
         cubin = bytes(compiled.__cubin__)
         return Compiled(cubin=cubin, symbol=symbols[0], launch=launch, milliseconds=milliseconds)
+
+
+def _explain(spec: CompileSpec, error: Exception) -> CompileError:
+    """Return the error to raise for one of the compiler's: its first line, and all it said, without colours."""
+    from re import sub
+    from traceback import format_exception
+
+    said = sub("\x1b\\[[0-9;]*m", "", str(error))
+    first = next((line.strip() for line in said.splitlines() if line.strip()), "no message")
+    log = sub("\x1b\\[[0-9;]*m", "", "".join(format_exception(error)))
+    return CompileError(f"cannot compile {spec}: {type(error).__name__}: {first}", log)
 
 
 def _refuse_variables(spec: CompileSpec) -> None:
@@ -127,12 +139,8 @@ def _refuse_variables(spec: CompileSpec) -> None:
 
 
 def _find_build(kernel: Kernel) -> Callable[..., CuteBuild]:
-    module, _, function = kernel.build.partition(":")
-    try:
-        found = getattr(import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise DeclarationError(f"{kernel.label}: cannot find its build function {kernel.build!r}: {error}") from error
-    return found  # type: ignore[no-any-return]
+    what = f"{kernel.label}: cannot find its build function {kernel.build!r}"
+    return load_object(kernel.build, what)  # type: ignore[return-value]
 
 
 def _options(spec: CompileSpec, folder: str) -> Callable[..., Any]:
