@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import reference
 import torch
-
 from kreg.kernels.exchange import Exchange, PeerTimeoutError
 from kreg.kernels.kimi_topk16 import kimi_topk16
 
