@@ -7,12 +7,12 @@ import sys
 import click
 
 from kreg import REGISTRY
-from kreg.inventory import is_stale, select, spec_text
+from kreg.inventory import Selector, is_stale, select, spec_text
 from kreg.store import Store
 from kreg.upkeep import ClearPlan, clear, plan_clear, plan_clear_all
 
 from .look import print_entries
-from .options import json_option, selector, selector_options, store_option
+from .options import json_option, selector_options, store_option
 from .output import plural, print_json, show_bytes
 
 
@@ -25,9 +25,7 @@ from .output import plural, print_json, show_bytes
 @store_option
 @json_option
 def clear_command(
-    kernel: tuple[str, ...],
-    target: tuple[str, ...],
-    param: tuple[str, ...],
+    chosen: Selector,
     stale: bool,
     everything: bool,
     dry_run: bool,
@@ -39,7 +37,6 @@ def clear_command(
 
     Name what goes by --kernel, --target, --param, --stale, or --all.
     """
-    chosen = selector(kernel, target, param)
     if not (chosen or stale or everything):
         raise click.UsageError("nothing is named: give --kernel, --target, --param, --stale or --all")
     if everything and (chosen or stale):

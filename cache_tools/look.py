@@ -14,7 +14,7 @@ from kreg.manifest import Manifest
 from kreg.spec import format_params
 from kreg.store import Store
 
-from .options import json_option, selector, selector_options, store_option
+from .options import json_option, selector_options, store_option
 from .output import plural, print_columns, print_json, show_age, show_bytes
 
 
@@ -48,15 +48,13 @@ def key_command(spec: str, store: Store, as_json: bool) -> None:  # noqa: ARG001
 @store_option
 @json_option
 def list_command(
-    kernel: tuple[str, ...],
-    target: tuple[str, ...],
-    param: tuple[str, ...],
+    chosen: Selector,
     stale: bool,
     store: Store,
     as_json: bool,
 ) -> None:
     """List what is in the store. An entry that the registry no longer declares is marked stale."""
-    found = [(e, is_stale(e.manifest, REGISTRY)) for e in _chosen(store, selector(kernel, target, param)) if e.manifest]
+    found = [(e, is_stale(e.manifest, REGISTRY)) for e in select(store, chosen, REGISTRY) if e.manifest]
     shown = [(entry, old) for entry, old in found if old or not stale]
     if as_json:
         print_json([_listed(entry, old) for entry, old in shown])
@@ -65,10 +63,6 @@ def list_command(
     size = sum(m.cubin_bytes for m in {e.manifest.cubin_digest: e.manifest for e, _ in shown if e.manifest}.values())
     click.echo(f"{plural(len(shown), 'entry')}, {show_bytes(size)} of cubins in {store.root}", err=True)
     _report_unreadable(store)
-
-
-def _chosen(store: Store, chosen: Selector) -> list[Entry]:
-    return select(store, chosen, REGISTRY)
 
 
 def print_entries(shown: list[tuple[Entry, bool]]) -> None:

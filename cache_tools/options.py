@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import click
@@ -30,16 +31,19 @@ def json_option(command: Command) -> Command:
 
 
 def selector_options(command: Command) -> Command:
-    """``--kernel``, ``--target`` and ``--param``, passed on as ``kernel``, ``target`` and ``param``."""
+    """``--kernel``, ``--target`` and ``--param``, passed on as ``chosen``, a ``Selector``."""
+
+    @wraps(command)
+    def with_selector(
+        *, kernel: tuple[str, ...], target: tuple[str, ...], param: tuple[str, ...], **others: object
+    ) -> object:
+        return command(chosen=Selector(kernels=kernel, targets=target, params=param), **others)
+
+    wrapped: Command = with_selector
     for option in (
         click.option("--param", multiple=True, metavar="NAME=VALUE", help="Only this parameter value. Repeatable."),
         click.option("--target", multiple=True, metavar="T", help="Only this target, such as sm_90a. Repeatable."),
         click.option("--kernel", multiple=True, metavar="NAME[@V]", help="Only this kernel. Repeatable."),
     ):
-        command = option(command)
-    return command
-
-
-def selector(kernel: tuple[str, ...], target: tuple[str, ...], param: tuple[str, ...]) -> Selector:
-    """Make the selector of the three options."""
-    return Selector(kernels=kernel, targets=target, params=param)
+        wrapped = option(wrapped)
+    return wrapped

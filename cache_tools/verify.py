@@ -7,13 +7,12 @@ import time
 
 import click
 
-from kreg import REGISTRY, KregError, Registry
-from kreg.build import compile_artifact
-from kreg.inventory import Entry, entries, is_stale, refuse_unknown, spec_text
+from kreg import REGISTRY
+from kreg.inventory import Selector
 from kreg.store import Store
-from kreg.upkeep import Finding, Verifier, same_code
+from kreg.upkeep import Finding, Verification, verify
 
-from .options import json_option, selector, selector_options, store_option
+from .options import json_option, selector_options, store_option
 from .output import plural, print_json
 
 
@@ -23,79 +22,40 @@ from .output import plural, print_json
 @store_option
 @json_option
 def verify_command(
-    kernel: tuple[str, ...],
-    target: tuple[str, ...],
-    param: tuple[str, ...],
+    chosen: Selector,
     recompile: bool,
     store: Store,
     as_json: bool,
 ) -> None:
     """Check every digest, manifest and cubin; one line per bad entry. Changes nothing."""
     start = time.perf_counter()
-    chosen = selector(kernel, target, param)
-    verifier = Verifier(store)
-    checked, newer, skipped, findings = 0, 0, 0, []
-    stored: set[str] = set()
-    for entry in entries(store):
-        stored.update([entry.manifest.kernel] if entry.manifest else [])
-        if entry.is_newer:
-            newer += 1
-            continue
-        if chosen and (entry.manifest is None or not chosen.matches(entry.manifest, REGISTRY)):
-            continue
-        checked += 1
-        finding = verifier.check(entry)
-        if finding is None and recompile:
-            if entry.manifest is None or is_stale(entry.manifest, REGISTRY):
-                skipped += 1
-            else:
-                finding = _recompile(entry, REGISTRY)
-        if finding is not None:
-            findings.append(finding)
-            if not as_json:
-                click.echo(f"{finding.path}: {finding.reason}")
-    if not checked:
-        refuse_unknown(chosen, stored, REGISTRY)
+    done = verify(store, chosen, REGISTRY, recompile=recompile, report=None if as_json else _print_finding)
     seconds = time.perf_counter() - start
     if as_json:
-        print_json(
-            {
-                "checked": checked,
-                "bad": [{"path": f.path, "spec": f.spec, "reason": f.reason} for f in findings],
-                "newer": newer,
-                "not_recompiled": skipped,
-                "seconds": round(seconds, 3),
-            }
-        )
+        print_json(_as_json(done, seconds))
     else:
-        _summarise(checked, newer, skipped, len(findings), seconds)
-    sys.exit(1 if findings else 0)
+        _summarise(done, seconds)
+    sys.exit(1 if done.findings else 0)
 
 
-def _recompile(entry: Entry, registry: Registry) -> Finding | None:
-    manifest = entry.manifest
-    assert manifest is not None
-    spec = registry.get(manifest.kernel).spec(manifest.target, manifest.params)
-    try:
-        fresh = compile_artifact(registry.get(manifest.kernel), spec)
-    except KregError as error:
-        return Finding(path=entry.path, spec=str(spec), reason=str(error))
-    if same_code(manifest, fresh):
-        return None
-    here = fresh.manifest
-    why = (
-        "with another toolchain"
-        if here.toolchain_key != manifest.toolchain_key
-        else "with changed sources"
-        if here.source_digest != manifest.source_digest
-        else "from the same sources"
-    )
-    return Finding(path=entry.path, spec=spec_text(manifest), reason=f"compiling again {why} gives other machine code")
+def _print_finding(finding: Finding) -> None:
+    click.echo(f"{finding.path}: {finding.reason}")
 
 
-def _summarise(checked: int, newer: int, skipped: int, bad: int, seconds: float) -> None:
-    if newer:
-        click.echo(f"{plural(newer, 'entry')} of a newer kreg left alone", err=True)
-    if skipped:
-        click.echo(f"{plural(skipped, 'entry')} not compiled again: no longer declared", err=True)
-    click.echo(f"{plural(checked, 'entry')} checked, {bad} bad in {seconds:.1f} s", err=True)
+def _as_json(done: Verification, seconds: float) -> dict[str, object]:
+    return {
+        "checked": done.checked,
+        "bad": [{"path": f.path, "spec": f.spec, "reason": f.reason} for f in done.findings],
+        "newer": done.newer,
+        "not_recompiled": done.skipped,
+        "seconds": round(seconds, 3),
+    }
+
+
+def _summarise(done: Verification, seconds: float) -> None:
+    if done.newer:
+        click.echo(f"{plural(done.newer, 'entry')} of a newer kreg left alone", err=True)
+    if done.skipped:
+        click.echo(f"{plural(done.skipped, 'entry')} not compiled again: no longer declared", err=True)
+    summary = f"{plural(done.checked, 'entry')} checked, {len(done.findings)} bad in {seconds:.1f} s"
+    click.echo(summary, err=True)

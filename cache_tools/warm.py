@@ -8,13 +8,13 @@ from collections.abc import Callable
 import click
 
 from kreg import REGISTRY
-from kreg.inventory import is_stale, select
+from kreg.inventory import Selector, is_stale, select
 from kreg.loader import device_targets
 from kreg.store import Store
 from kreg.warming import COMPILED, FAILED, HIT, Outcome, Report, warm
 
 from .look import print_entries
-from .options import json_option, selector, selector_options, store_option
+from .options import json_option, selector_options, store_option
 from .output import print_json
 
 
@@ -24,9 +24,7 @@ from .output import print_json
 @store_option
 @json_option
 def warm_command(
-    kernel: tuple[str, ...],
-    target: tuple[str, ...],
-    param: tuple[str, ...],
+    chosen: Selector,
     jobs: int | None,
     store: Store,
     as_json: bool,
@@ -35,12 +33,11 @@ def warm_command(
 
     Without --target: the targets of the GPUs of this machine, or every declared target where there is none.
     """
-    chosen = selector(kernel, target, param)
-    if not target:
+    if not chosen.targets:
         here = device_targets()
         note = f"targets of this machine's GPUs: {', '.join(here)}" if here else "no GPU here: all declared targets"
         click.echo(f"no --target given; {note}", err=True)
-        chosen = selector(kernel, tuple(here), param)
+        chosen = chosen.with_targets(here)
     variants = chosen.specs(REGISTRY)
     with _Progress(len(variants)) as progress:
         report = warm(variants, store=store, jobs=jobs, progress=progress)

@@ -80,6 +80,11 @@ class Selector(Record):
     def __bool__(self) -> bool:
         return bool(self.kernels or self.targets or self.params)
 
+    def with_targets(self, targets: Sequence[str]) -> Selector:
+        """Return the same selector for these targets."""
+        kernels = [name if version is None else f"{name}@{version}" for name, version in self.kernels]
+        return Selector(kernels=kernels, targets=targets, params=["=".join(param) for param in self.params])
+
     def values(self) -> dict[str, list[str]]:
         """Return the accepted values of each parameter that is named, as texts."""
         found: dict[str, list[str]] = {}

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import os
 
-from kreg.artifact import Artifact
+from kreg.build import compile_artifact
 from kreg.cubin import Cubin
 from kreg.digest import sha256
 from kreg.errors import KregError, StoreError
 from kreg.files import read_file, scan
 from kreg.header import read_header
-from kreg.inventory import Entry, entries, spec_text
+from kreg.inventory import Entry, entries, is_stale, refuse_unknown, spec_text
 from kreg.manifest import Manifest, check
 from kreg.record import Record
 from kreg.store import CUBIN_LIMIT, MANIFEST_LIMIT, Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+
+    from kreg.inventory import Selector
+    from kreg.registry import Registry
 
 
 class Finding(Record):
@@ -75,9 +78,77 @@ class Verifier:
             raise StoreError(f"its cubin {path} has no kernel {manifest.symbol!r}")
 
 
-def same_code(stored: Manifest, fresh: Artifact) -> bool:
-    """Say whether a stored artifact has the machine code of one compiled now."""
-    return stored.code_digest == fresh.manifest.code_digest
+class Verification(Record):
+    """What a verify saw: how many entries were ``checked``, and what was wrong.
+
+    ``newer`` counts those of a newer kreg, left alone, and ``skipped`` those that could not be compiled again because
+    they are no longer declared.
+    """
+
+    __slots__ = ("checked", "newer", "skipped", "findings")
+    checked: int
+    newer: int
+    skipped: int
+    findings: tuple[Finding, ...]
+
+    def __init__(self, *, checked: int, newer: int, skipped: int, findings: tuple[Finding, ...]) -> None:
+        self._set(checked=checked, newer=newer, skipped=skipped, findings=findings)
+
+
+def verify(
+    store: Store,
+    chosen: Selector,
+    registry: Registry,
+    *,
+    recompile: bool = False,
+    report: Callable[[Finding], None] | None = None,
+) -> Verification:
+    """Check the entries that ``chosen`` means; with ``recompile``, also that the compiler gives their machine code.
+
+    ``report`` is called with each finding as it comes. Raises ``SpecError`` for a kernel that nobody knows.
+    """
+    verifier = Verifier(store)
+    checked = newer = skipped = 0
+    findings: list[Finding] = []
+    stored: set[str] = set()
+    for entry in entries(store):
+        manifest = entry.manifest
+        stored.update([manifest.kernel] if manifest else [])
+        newer += entry.is_newer
+        if entry.is_newer or (chosen and (manifest is None or not chosen.matches(manifest, registry))):
+            continue
+        checked += 1
+        finding = verifier.check(entry)
+        if finding is None and recompile and manifest is not None:
+            stale = is_stale(manifest, registry)
+            skipped += stale
+            finding = None if stale else _compare_code(entry.path, manifest, registry)
+        if finding is not None:
+            findings.append(finding)
+            if report is not None:
+                report(finding)
+    if not checked:
+        refuse_unknown(chosen, stored, registry)
+    return Verification(checked=checked, newer=newer, skipped=skipped, findings=tuple(findings))
+
+
+def _compare_code(path: str, manifest: Manifest, registry: Registry) -> Finding | None:
+    """Compile an entry's spec again and compare the machine code."""
+    kernel = registry.get(manifest.kernel)
+    try:
+        fresh = compile_artifact(kernel, kernel.spec(manifest.target, manifest.params)).manifest
+    except KregError as error:
+        return Finding(path=path, spec=spec_text(manifest), reason=str(error))
+    if fresh.code_digest == manifest.code_digest:
+        return None
+    if fresh.toolchain_key != manifest.toolchain_key:
+        how = "with another toolchain"
+    elif fresh.source_digest != manifest.source_digest:
+        how = "with changed sources"
+    else:
+        how = "from the same sources"
+    reason = f"compiling again {how} gives other machine code"
+    return Finding(path=path, spec=spec_text(manifest), reason=reason)
 
 
 class ClearPlan(Record):
