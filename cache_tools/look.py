@@ -9,7 +9,7 @@ import msgspec
 
 from kreg import REGISTRY, SpecError, StoreError
 from kreg.backends import load_backend
-from kreg.inventory import Entry, Selector, entries, is_stale, select, spec_text
+from kreg.inventory import Entry, Selector, entries, is_stale, select_from, spec_text
 from kreg.manifest import Manifest
 from kreg.spec import format_params
 from kreg.store import Store
@@ -54,7 +54,8 @@ def list_command(
     as_json: bool,
 ) -> None:
     """List what is in the store. An entry that the registry no longer declares is marked stale."""
-    found = [(e, is_stale(e.manifest, REGISTRY)) for e in select(store, chosen, REGISTRY) if e.manifest]
+    every = list(entries(store))
+    found = [(e, is_stale(e.manifest, REGISTRY)) for e in select_from(every, chosen, REGISTRY) if e.manifest]
     shown = [(entry, old) for entry, old in found if old or not stale]
     if as_json:
         print_json([_listed(entry, old) for entry, old in shown])
@@ -62,7 +63,9 @@ def list_command(
     print_entries(shown)
     size = sum(m.cubin_bytes for m in {e.manifest.cubin_digest: e.manifest for e, _ in shown if e.manifest}.values())
     click.echo(f"{plural(len(shown), 'entry')}, {show_bytes(size)} of cubins in {store.root}", err=True)
-    _report_unreadable(store)
+    unreadable = sum(entry.manifest is None for entry in every)
+    if unreadable:
+        click.echo(f"{plural(unreadable, 'entry')} cannot be read; see `kreg verify`", err=True)
 
 
 def print_entries(shown: list[tuple[Entry, bool]]) -> None:
@@ -117,12 +120,6 @@ def _listed(entry: Entry, old: bool) -> dict[str, object]:
         "stale": old,
         "path": entry.path,
     }
-
-
-def _report_unreadable(store: Store) -> None:
-    count = sum(entry.manifest is None for entry in entries(store))
-    if count:
-        click.echo(f"{plural(count, 'entry')} cannot be read; see `kreg verify`", err=True)
 
 
 @click.command("show")

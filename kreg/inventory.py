@@ -223,10 +223,15 @@ def entries(store: Store) -> Iterator[Entry]:
 
 def select(store: Store, selector: Selector, registry: Registry) -> list[Entry]:
     """Return the readable entries that ``selector`` means, in order. Raises ``SpecError`` for a kernel nobody knows."""
-    every = [(entry, entry.manifest) for entry in entries(store) if entry.manifest is not None]
-    found = [(entry, manifest) for entry, manifest in every if selector.matches(manifest, registry)]
+    return select_from(entries(store), selector, registry)
+
+
+def select_from(every: Iterable[Entry], selector: Selector, registry: Registry) -> list[Entry]:
+    """Return the readable ones of ``every`` that ``selector`` means, as ``select`` does."""
+    readable = [(entry, entry.manifest) for entry in every if entry.manifest is not None]
+    found = [(entry, manifest) for entry, manifest in readable if selector.matches(manifest, registry)]
     if not found:
-        refuse_unknown(selector, {manifest.kernel for _, manifest in every}, registry)
+        refuse_unknown(selector, {manifest.kernel for _, manifest in readable}, registry)
     return [entry for entry, _ in sorted(found, key=lambda pair: _order(pair[1]))]
 
 

@@ -109,7 +109,7 @@ class Resolver:
     def _find_frozen(self, kernel: Kernel, spec: CompileSpec) -> Artifact:
         found = self.find(kernel, spec)
         if found is None:
-            raise MissError(self._explain_miss(spec, "the policy is frozen"))
+            raise MissError(self._explain_miss(kernel, spec, "the policy is frozen"))
         return found
 
     def find(self, kernel: Kernel, spec: CompileSpec) -> Artifact | None:
@@ -137,7 +137,7 @@ class Resolver:
         backend = load_backend(kernel.backend)
         if backend.toolchain() is None:
             why = f"its compiler is not installed here (`{backend.missing()}`)"
-            raise ToolchainError(self._explain_miss(spec, why))
+            raise ToolchainError(self._explain_miss(kernel, spec, why))
         try:
             self.store.prepare()
         except StoreError as error:
@@ -171,20 +171,22 @@ class Resolver:
             self._is_warned = True
             _warn(f"{error}; going on without the store")
 
-    def _explain_miss(self, spec: CompileSpec, why: str) -> str:
+    def _explain_miss(self, kernel: Kernel, spec: CompileSpec, why: str) -> str:
         return (
             f"no artifact for `{spec}` ({spec.key[:12]}) in `{self.store.root}`, and {why}; "
-            f"run `{_warm_command(spec, self.store)}`"
+            f"run `{_warm_command(kernel, spec, self.store)}`"
         )
 
 
-def _warm_command(spec: CompileSpec, store: Store) -> str:
-    """Return the exact command that puts ``spec`` into ``store``."""
+def _warm_command(kernel: Kernel, spec: CompileSpec, store: Store) -> str:
+    """Return the exact command that puts ``spec`` into ``store``, and nothing else."""
     from shlex import join
 
     words = ["kreg", "warm", "--kernel", spec.kernel, "--target", spec.target]
-    for name, value in spec.params:
-        words += ["--param", f"{name}={format_value(value)}"]
+    values = kernel.arguments(spec)
+    for param in kernel.params:
+        if param.warm != (values[param.name],):
+            words += ["--param", f"{param.name}={format_value(values[param.name])}"]
     return join(words if store.is_configured else [*words, "--store", store.root])
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 from pathlib import Path
 
 import pytest
-from builders import SHIPPED, TARGET, child_environment, files_below, finish, make_kernel, python, start_python
+from builders import HERE, SHIPPED, TARGET, child_environment, files_below, finish, make_kernel, python, start_python
 
 import kreg
 from kreg import REGISTRY, Artifact, Kernel, Param, Store
@@ -62,6 +63,15 @@ def test_shipped_store_holds_every_warmed_variant_and_nothing_else(shipped_store
     verifier = Verifier(store)
     assert [finding for finding in map(verifier.check, found) if finding] == []
     assert not os.path.exists(f"{shipped_store}/logs")
+
+
+def test_cubins_are_those_the_pinned_compiler_made(shipped_store: str):
+    golden = json.loads((HERE / "data" / "golden_digests.json").read_text(encoding="utf-8"))
+    if dict(BACKEND.toolchain().distributions) != golden["toolchain"]:
+        pytest.skip(f"the golden digests are of another compiler than {BACKEND.toolchain()}")
+    assert {str(spec): stored(shipped_store, kernel, spec).cubin_digest for kernel, spec in VARIANTS} == golden[
+        "cubins"
+    ]
 
 
 def test_rank_and_sizes_are_arguments_at_run_time(shipped_store: str):

@@ -7,6 +7,7 @@ its files to a scratch directory of this module's, not to the current one.
 
 from __future__ import annotations
 
+import sys
 import time
 from _thread import allocate_lock
 
@@ -85,10 +86,19 @@ class CuteBuild:
 class CuteBackend:
     """Compiles kernels written in CuTe DSL."""
 
+    def __init__(self) -> None:
+        self._asked: tuple[str, ...] | None = None
+        self._toolchain: Toolchain | None = None
+
     def toolchain(self) -> Toolchain | None:
         """Return the installed DSL distributions, or None without ``nvidia-cutlass-dsl``."""
-        versions = installed_versions(DISTRIBUTIONS)
-        return Toolchain(backend="cute", distributions=versions) if DISTRIBUTIONS[0] in versions else None
+        path = tuple(sys.path)
+        if self._asked != path:  # What is installed does not change under a process; where it looks may.
+            versions = installed_versions(DISTRIBUTIONS)
+            installed = DISTRIBUTIONS[0] in versions
+            self._toolchain = Toolchain(backend="cute", distributions=versions) if installed else None
+            self._asked = path
+        return self._toolchain
 
     def missing(self) -> str:
         """Return the command that installs the DSL."""

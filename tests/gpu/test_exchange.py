@@ -142,9 +142,10 @@ def test_fused_equals_gather_and_standalone_on_the_corpus(transport: str, select
 
 @pytest.mark.parametrize("size", [2, 4, 7, 8, 14, 16])
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_fused_is_right_in_every_world(transport: str, size: int):
+@pytest.mark.parametrize("selection", ["two_level", "bound_rank"])
+def test_fused_is_right_in_every_world(selection: str, transport: str, size: int):
     corpus = reference.corpus()[::53]
-    with world(size, transport) as made:
+    with world(size, transport, selection=selection) as made:
         for number, (_, logits, bias) in enumerate(corpus):
             row, base = torch.from_numpy(logits).cuda(), torch.from_numpy(bias).cuda()
             fused = Fused(made, row, base, number)
