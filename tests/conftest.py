@@ -40,6 +40,7 @@ def _alone(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache-of-nobody"))
     # Spawned workers and the command find the modules of this folder.
     monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.setattr(load_backend("cute"), "_asked", None)  # A test may hide the compiler.
     kreg.forget()
     signal.signal(signal.SIGALRM, _end)
     signal.alarm(LONGEST_TEST)
