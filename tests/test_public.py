@@ -125,3 +125,11 @@ def test_package_says_that_it_is_typed():
 
 def test_version_is_that_of_the_distribution():
     assert importlib.metadata.version("kreg") == kreg.__version__
+
+
+def test_ci_runs_the_test_command_of_the_readme():
+    root = Path(__file__).parent.parent
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    commands = [line for line in readme.splitlines() if line.startswith("python3 -m venv .venv")]
+    assert len(commands) == 2
+    assert commands[1] in (root / ".ci" / "run").read_text(encoding="utf-8").splitlines()
