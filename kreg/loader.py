@@ -56,7 +56,8 @@ def load(artifact: Artifact, device: int = 0) -> LoadedKernel:
     found = _loaded.get(key)
     if found is None:
         with _lock:
-            found = _loaded[key] = LoadedKernel(artifact, device, _function(artifact, device))
+            found = _loaded.get(key) or LoadedKernel(artifact, device, _function(artifact, device))
+            _loaded[key] = found
     return found
 
 

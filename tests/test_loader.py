@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
 
 import pytest
 from builders import make_artifact
@@ -91,6 +93,28 @@ def test_load_asks_the_driver_once_per_cubin(fake: FakeDriver):
     assert first is second
     assert fake.calls.count("cuModuleLoadData") == 1
     assert fake.calls.count("cuCtxPushCurrent") == fake.calls.count("cuCtxPopCurrent") == 1
+
+
+def test_load_from_many_threads_gives_one_kernel(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch):
+    load_data, together = driver.cuModuleLoadData, threading.Barrier(8)
+
+    def slowly(image: bytes) -> object:
+        time.sleep(0.05)  # Long enough for the others to find nothing loaded yet.
+        return load_data(image)
+
+    def run() -> None:
+        together.wait()
+        found.append(loader.load(artifact))
+
+    monkeypatch.setattr(driver, "cuModuleLoadData", slowly)
+    artifact, found = make_artifact(), []
+    threads = [threading.Thread(target=run) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(found), len({id(kernel) for kernel in found})) == (8, 1)
+    assert fake.calls.count("cuModuleLoadData") == 1
 
 
 def test_load_forces_the_kernel_resident(fake: FakeDriver):
