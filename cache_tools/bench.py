@@ -138,8 +138,7 @@ def _bench_call(what: str, call: str, goal: str, **names: object) -> Figure:
 
 
 def _read_and_hash(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.sha256(file.read()).hexdigest()
+    return hashlib.sha256(_read(path)).hexdigest()
 
 
 def _bench_race(folder: str) -> Iterator[Figure]:

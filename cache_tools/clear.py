@@ -7,11 +7,11 @@ import sys
 import click
 
 from kreg import REGISTRY
-from kreg.inventory import Selector, is_stale, select, spec_text
+from kreg.inventory import Selector, select, spec_text
 from kreg.store import Store
 from kreg.upkeep import ClearPlan, clear, plan_clear, plan_clear_all
 
-from .look import print_entries
+from .look import marked, print_entries
 from .options import json_option, selector_options, store_option
 from .output import plural, print_json, show_bytes
 
@@ -44,8 +44,8 @@ def clear_command(
     if everything:
         plan = plan_clear_all(store)
     else:
-        found = [e for e in select(store, chosen, REGISTRY) if e.manifest]
-        plan = plan_clear(store, [e for e in found if not stale or (e.manifest and is_stale(e.manifest, REGISTRY))])
+        found = marked(select(store, chosen, REGISTRY))
+        plan = plan_clear(store, [entry for entry, old in found if old or not stale])
     if not as_json:
         _show(plan)
     done = not dry_run and bool(plan.entries or plan.objects or plan.others) and _confirmed(plan, yes, as_json)
@@ -62,7 +62,7 @@ def _count(plan: ClearPlan) -> str:
 
 
 def _show(plan: ClearPlan) -> None:
-    print_entries([(e, is_stale(e.manifest, REGISTRY)) for e in plan.entries if e.manifest])
+    print_entries(marked(plan.entries))
     unreadable = sum(entry.manifest is None for entry in plan.entries)
     if unreadable:
         click.echo(f"{plural(unreadable, 'unreadable entry')}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 import click
 import msgspec
@@ -55,8 +56,7 @@ def list_command(
 ) -> None:
     """List what is in the store. An entry that the registry no longer declares is marked stale."""
     every = list(entries(store))
-    found = [(e, is_stale(e.manifest, REGISTRY)) for e in select_from(every, chosen, REGISTRY) if e.manifest]
-    shown = [(entry, old) for entry, old in found if old or not stale]
+    shown = [(entry, old) for entry, old in marked(select_from(every, chosen, REGISTRY)) if old or not stale]
     if as_json:
         print_json([_listed(entry, old) for entry, old in shown])
         return
@@ -66,6 +66,11 @@ def list_command(
     unreadable = sum(entry.manifest is None for entry in every)
     if unreadable:
         click.echo(f"{plural(unreadable, 'entry')} cannot be read; see `kreg verify`", err=True)
+
+
+def marked(found: Iterable[Entry]) -> list[tuple[Entry, bool]]:
+    """Return the readable entries, each with whether it is stale."""
+    return [(entry, is_stale(entry.manifest, REGISTRY)) for entry in found if entry.manifest is not None]
 
 
 def print_entries(shown: list[tuple[Entry, bool]]) -> None:

@@ -8,12 +8,12 @@ from collections.abc import Callable
 import click
 
 from kreg import REGISTRY
-from kreg.inventory import Selector, is_stale, select
+from kreg.inventory import Selector, select
 from kreg.loader import device_targets
 from kreg.store import Store
 from kreg.warming import COMPILED, FAILED, HIT, Outcome, Report, warm
 
-from .look import print_entries
+from .look import marked, print_entries
 from .options import json_option, selector_options, store_option
 from .output import print_json
 
@@ -44,8 +44,7 @@ def warm_command(
     if as_json:
         print_json(_as_json(report))
     else:
-        found = select(store, chosen, REGISTRY)
-        print_entries([(entry, is_stale(entry.manifest, REGISTRY)) for entry in found if entry.manifest])
+        print_entries(marked(select(store, chosen, REGISTRY)))
         click.echo(_summary(report))
     sys.exit(1 if report.count(FAILED) else 0)
 

@@ -209,14 +209,6 @@ class Exchange:
             for name, made, source in (("out[0]", out[0], first), ("out[1]", out[1], second))
         ]
         packs = [tensor.shape[1] * tensor.element_size() // PACK_BYTES for tensor in (first, second)]
-        needed = slot_bytes(
-            transport=self.transport, world_size=self.world_size, payload_bytes=batch * sum(packs) * PACK_BYTES
-        )
-        if needed > self._plan.slot:
-            raise LaunchError(
-                f"first and second have {batch * sum(packs) * PACK_BYTES} bytes together; this exchange has no room "
-                f"for as many: make it with payload_bytes"
-            )
         call = self._plain_call((batch, *packs, _nanoseconds(timeout)))
         self._run(call, (*inputs, *outputs), timeout)
         return out
@@ -287,11 +279,19 @@ class Exchange:
         call = self._calls.get(key)
         if call is None:
             batch, first, second, timeout = key
+            self._require_room(batch * (first + second) * PACK_BYTES)
             plan, own = self._plan, self._memory.address
             arguments = (0, 0, 0, 0, *self._bases, own + plan.plain_epochs, own + plan.status, self.rank,
                          batch, first, second, plan.slot, timeout)  # fmt: skip
             call = self._keep(key, Launch(self._plain, arguments, changing=4))
         return call
+
+    def _require_room(self, payload: int) -> None:
+        if slot_bytes(transport=self.transport, world_size=self.world_size, payload_bytes=payload) > self._plan.slot:
+            raise LaunchError(
+                f"first and second have {payload} bytes together; this exchange has no room for as many: make it with "
+                f"payload_bytes"
+            )
 
     def _fused_call(self, timeout: int) -> Callable[..., None]:
         call = self._calls.get((timeout,))
