@@ -14,13 +14,17 @@ from kreg import KregError, SpecError, __version__
 
 _VERBS = {
     "bench": "bench",
+    "check": "pin",
     "clear": "clear",
+    "diff": "diff",
     "dir": "look",
     "key": "look",
     "list": "look",
+    "lock": "pin",
     "show": "look",
     "verify": "verify",
     "warm": "warm",
+    "why": "why",
 }
 
 

@@ -137,6 +137,18 @@ def _bench_call(what: str, call: str, goal: str, **names: object) -> Figure:
     return figure(what, times, "call a function that does nothing", limits, goal)
 
 
+def _bench_drift(_folder: str) -> Iterator[Figure]:
+    """Measure what a hit pays to see that no source has changed, in a hot process."""
+    for kernel in REGISTRY.kernels():
+        paths = kernel.source_paths()
+        times, limits = in_turn(
+            lambda: per_call(kernel.source_digest, 2000),  # noqa: B023
+            lambda: per_call(lambda: [os.stat(path) for path in paths], 2000),  # noqa: B023
+            15,
+        )
+        yield figure(f"drift check, {len(paths)} sources", times, "stat them", limits, "2x")
+
+
 def _read_and_hash(path: str) -> str:
     return hashlib.sha256(_read(path)).hexdigest()
 
@@ -257,6 +269,7 @@ def _put_unsynced(store: Store, artifact: Artifact) -> None:
 _SECTIONS = {
     "fresh": _bench_fresh,
     "hot": _bench_hot,
+    "drift": _bench_drift,
     "race": _bench_race,
     "scale": _bench_scale,
     "warm": _bench_warm,

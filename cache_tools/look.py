@@ -91,7 +91,7 @@ def _row(entry: Entry, manifest: Manifest, old: bool) -> tuple[str, ...]:
         show_bytes(manifest.cubin_bytes),
         show_age(entry.modified),
         str(manifest.registers),
-        str(_shared_bytes(manifest)),
+        str(manifest.shared_bytes),
         "stale" if old else "",
     )
 
@@ -99,10 +99,6 @@ def _row(entry: Entry, manifest: Manifest, old: bool) -> tuple[str, ...]:
 def _show_toolchain(manifest: Manifest) -> str:
     version = next(iter(sorted(manifest.toolchain.items())), ("", "?"))[1]
     return f"{manifest.backend} {version} {manifest.toolchain_key[:6]}"
-
-
-def _shared_bytes(manifest: Manifest) -> int:
-    return manifest.static_shared_bytes + manifest.launch.shared_bytes
 
 
 def _listed(entry: Entry, old: bool) -> dict[str, object]:
@@ -121,7 +117,7 @@ def _listed(entry: Entry, old: bool) -> dict[str, object]:
         "cubin_bytes": manifest.cubin_bytes,
         "age_seconds": max(0, int(time.time() - entry.modified)),
         "registers": manifest.registers,
-        "shared_bytes": _shared_bytes(manifest),
+        "shared_bytes": manifest.shared_bytes,
         "stale": old,
         "path": entry.path,
     }

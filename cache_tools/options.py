@@ -30,6 +30,23 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, with whole keys.")(command)
 
 
+def jobs_option(command: Command) -> Command:
+    """``--jobs N``."""
+    return click.option(
+        "--jobs", type=click.IntRange(min=1), help="Processes to compile in. Default: one per usable CPU."
+    )(command)
+
+
+def lockfile_option(command: Command) -> Command:
+    """``--lockfile FILE``."""
+    return click.option(
+        "--lockfile",
+        type=click.Path(),
+        metavar="FILE",
+        help="The lockfile. Default: KREG_LOCKFILE, else kreg.lock in the current directory.",
+    )(command)
+
+
 def selector_options(command: Command) -> Command:
     """``--kernel``, ``--target`` and ``--param``, passed on as ``chosen``, a ``Selector``."""
 

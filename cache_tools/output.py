@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Self
 
 import click
 import msgspec
@@ -49,3 +51,40 @@ def plural(count: int, noun: str) -> str:
     if count == 1:
         return f"1 {noun}"
     return f"{count} {noun[:-1]}ies" if noun.endswith("y") else f"{count} {noun}s"
+
+
+class Bar:
+    """A progress bar on standard error during a block, where that is a terminal; nothing elsewhere."""
+
+    def __init__(self, verb: str) -> None:
+        self._verb = verb
+        self._show: Callable[[int, int], None] = lambda _done, _total: None
+        self._stop: Callable[[], None] = lambda: None
+
+    def advance(self, done: int, total: int) -> None:
+        """Show how much is done."""
+        self._show(done, total)
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def _start(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        bar = Progress(
+            TextColumn(self._verb),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        task = bar.add_task("", total=None)
+        bar.start()
+        self._show = lambda done, total: bar.update(task, completed=done, total=total)
+        self._stop = bar.stop

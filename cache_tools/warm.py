@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 
 import click
 
@@ -14,17 +13,19 @@ from kreg.store import Store
 from kreg.warming import COMPILED, FAILED, HIT, Outcome, Report, warm
 
 from .look import marked, print_entries
-from .options import json_option, selector_options, store_option
-from .output import print_json
+from .options import jobs_option, json_option, selector_options, store_option
+from .output import Bar, print_json
 
 
 @click.command("warm")
 @selector_options
-@click.option("--jobs", type=click.IntRange(min=1), help="Processes to compile in. Default: one per usable CPU.")
+@click.option("--rebuild", is_flag=True, help="Take new machine code under an unchanged version, in development.")
+@jobs_option
 @store_option
 @json_option
 def warm_command(
     chosen: Selector,
+    rebuild: bool,
     jobs: int | None,
     store: Store,
     as_json: bool,
@@ -39,8 +40,15 @@ def warm_command(
         click.echo(f"no --target given; {note}", err=True)
         chosen = chosen.with_targets(here)
     variants = chosen.specs(REGISTRY)
-    with _Progress(len(variants)) as progress:
-        report = warm(variants, store=store, jobs=jobs, progress=progress)
+    outcomes: list[Outcome] = []
+    with Bar("compiling") as bar:
+
+        def progress(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            _say_if_failed(outcome)
+            bar.advance(len(outcomes), len(variants))
+
+        report = warm(variants, store=store, jobs=jobs, progress=progress, drift="rebuild" if rebuild else None)
     if as_json:
         print_json(_as_json(report))
     else:
@@ -72,40 +80,7 @@ def _as_json(report: Report) -> dict[str, object]:
     }
 
 
-class _Progress:
-    """A progress bar on standard error where that is a terminal, and a line per failure everywhere."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._advance: Callable[[], None] = lambda: None
-        self._stop: Callable[[], None] = lambda: None
-
-    def __enter__(self) -> Callable[[Outcome], None]:
-        if sys.stderr.isatty():
-            self._start_bar()
-        return self._report
-
-    def __exit__(self, *_: object) -> None:
-        self._stop()
-
-    def _start_bar(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        bar = Progress(
-            TextColumn("compiling"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-        )
-        task = bar.add_task("", total=self._total)
-        bar.start()
-        self._advance = lambda: bar.advance(task)
-        self._stop = bar.stop
-
-    def _report(self, outcome: Outcome) -> None:
-        if outcome.status == FAILED:
-            place = f"; log: {outcome.log_path}" if outcome.log_path else ""
-            click.echo(f"failed: {outcome.error}{place}", err=True)
-        self._advance()
+def _say_if_failed(outcome: Outcome) -> None:
+    if outcome.status == FAILED:
+        place = f"; log: {outcome.log_path}" if outcome.log_path else ""
+        click.echo(f"failed: {outcome.error}{place}", err=True)

@@ -16,17 +16,22 @@ if TYPE_CHECKING:
     from kreg.errors import CompileError as CompileError
     from kreg.errors import CubinError as CubinError
     from kreg.errors import DeclarationError as DeclarationError
+    from kreg.errors import DriftError as DriftError
     from kreg.errors import KregError as KregError
     from kreg.errors import KregWarning as KregWarning
     from kreg.errors import LaunchError as LaunchError
     from kreg.errors import LoadError as LoadError
+    from kreg.errors import LockfileError as LockfileError
     from kreg.errors import MissError as MissError
+    from kreg.errors import PinError as PinError
     from kreg.errors import SpecError as SpecError
     from kreg.errors import StoreError as StoreError
     from kreg.errors import ToolchainError as ToolchainError
     from kreg.kernel import Kernel as Kernel
     from kreg.kernel import Param as Param
     from kreg.launch import prepare as prepare
+    from kreg.lockfile import Receipt as Receipt
+    from kreg.receipts import add_receipts as add_receipts
     from kreg.registry import REGISTRY as REGISTRY
     from kreg.registry import Registry as Registry
     from kreg.resolver import Resolver as Resolver
@@ -45,20 +50,25 @@ _HOMES = {
     "CompileSpec": "spec",
     "CubinError": "errors",
     "DeclarationError": "errors",
+    "DriftError": "errors",
     "Kernel": "kernel",
     "KregError": "errors",
     "KregWarning": "errors",
     "LaunchError": "errors",
     "LoadError": "errors",
+    "LockfileError": "errors",
     "MissError": "errors",
     "Param": "kernel",
+    "PinError": "errors",
     "REGISTRY": "registry",
+    "Receipt": "lockfile",
     "Registry": "registry",
     "Resolver": "resolver",
     "SpecError": "errors",
     "Store": "store",
     "StoreError": "errors",
     "ToolchainError": "errors",
+    "add_receipts": "receipts",
     "forget": "resolver",
     "freeze": "resolver",
     "is_frozen": "resolver",

@@ -12,6 +12,7 @@ from kreg.header import read_header
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from kreg.header import Keys
     from kreg.manifest import Launch, Manifest
 
 
@@ -19,20 +20,22 @@ class Artifact:
     """A cubin and its manifest.
 
     ``cubin`` is the ELF image; ``key`` the spec key and ``toolchain_key`` the toolchain fingerprint, both 64 hex
-    digits; ``cubin_digest`` the SHA-256 of ``cubin``; ``manifest_bytes`` the manifest as stored; ``origin`` where
-    it came from: a path, or ``compiled``.
+    digits; ``cubin_digest`` the SHA-256 of ``cubin``; ``source_digest`` that of the declared sources it is known to
+    be of; ``manifest_bytes`` the manifest as stored; ``origin`` where it came from: a path, or ``compiled``.
     """
 
-    __slots__ = ("cubin", "cubin_digest", "key", "toolchain_key", "manifest_bytes", "origin", "_manifest")
+    __slots__ = (
+        "cubin", "cubin_digest", "key", "toolchain_key", "source_digest", "manifest_bytes", "origin", "_manifest",
+    )  # fmt: skip
 
-    def __init__(
-        self, manifest_bytes: bytes, cubin: bytes, origin: str, keys: tuple[str, str, str] | None = None
-    ) -> None:
+    def __init__(self, manifest_bytes: bytes, cubin: bytes, origin: str, keys: Keys | None = None) -> None:
         """Check ``cubin`` against the manifest. Raises ``StoreError`` if either is not what it says.
 
         ``keys`` are what ``read_header`` returned for the manifest, if it has been asked already.
         """
-        self.key, self.toolchain_key, self.cubin_digest = keys or read_header(manifest_bytes, origin)
+        self.key, self.toolchain_key, self.cubin_digest, self.source_digest = keys or read_header(
+            manifest_bytes, origin
+        )
         if sha256(cubin) != self.cubin_digest:
             raise StoreError(f"the cubin of manifest {origin} does not match its digest")
         self.cubin = cubin

@@ -6,12 +6,14 @@ symbol is in it, and the block it was compiled for is the block it will be launc
 
 from __future__ import annotations
 
+import os
+
 from kreg.artifact import Artifact
 from kreg.backends import load_backend
 from kreg.backends.protocol import Compiled
 from kreg.cubin import Cubin, KernelFacts
 from kreg.digest import sha256
-from kreg.errors import CompileError, CubinError, ToolchainError
+from kreg.errors import CompileError, CubinError, DeclarationError, ToolchainError
 from kreg.kernel import Kernel
 from kreg.manifest import Manifest, encode
 from kreg.spec import CompileSpec
@@ -21,18 +23,21 @@ from kreg.toolchain import Toolchain
 def compile_artifact(kernel: Kernel, spec: CompileSpec) -> Artifact:
     """Compile ``spec`` and return the checked artifact.
 
-    Raises ``CompileError`` (with the log), ``ToolchainError`` if the compiler is not installed.
+    Raises ``CompileError`` (with the log), ``ToolchainError`` if the compiler is not installed, and
+    ``DeclarationError`` if the code is also made from a file that the declaration leaves out.
     """
     toolchain = require_toolchain(kernel, spec)
-    sources = kernel.source_digest()
+    sources = kernel.read_sources()
     compiled = load_backend(kernel.backend).compile(kernel, spec)
-    if kernel.source_digest() != sources:
+    if kernel.read_sources() != sources:
         raise CompileError(f"a source of {kernel.label} changed while {spec} was compiled; compile it again")
+    _refuse_undeclared(kernel, compiled.files)
     facts, code_digest = _check(compiled, spec)
     manifest = Manifest(
         spec_key=spec.key,
         toolchain_key=toolchain.fingerprint,
         cubin_digest=sha256(compiled.cubin),
+        source_digest=sources.digest,
         cubin_bytes=len(compiled.cubin),
         kernel=spec.kernel,
         version=spec.version,
@@ -50,8 +55,8 @@ def compile_artifact(kernel: Kernel, spec: CompileSpec) -> Artifact:
         static_shared_bytes=facts.static_shared_bytes,
         code_bytes=facts.code_bytes,
         code_digest=code_digest,
-        source_digest=sources,
-        sources=list(kernel.sources),
+        built_from=sources.digest,
+        sources=sources.files,
         compile_ms=compiled.milliseconds,
     )
     return Artifact(encode(manifest), compiled.cubin, "compiled")
@@ -64,6 +69,16 @@ def require_toolchain(kernel: Kernel, spec: CompileSpec) -> Toolchain:
     if toolchain is None:
         raise ToolchainError(f"cannot compile `{spec}`: its compiler is not installed; run `{backend.missing()}`")
     return toolchain
+
+
+def _refuse_undeclared(kernel: Kernel, files: tuple[str, ...]) -> None:
+    """Refuse a declaration that leaves out a file of its own package: a change of it would go unseen."""
+    declared = {os.path.realpath(path) for path in kernel.source_paths()}
+    missing = [path for path in files if os.path.realpath(path) not in declared]
+    if missing:
+        folder = os.path.dirname(kernel.file)
+        names = ", ".join(repr(os.path.relpath(path, folder)) for path in missing)
+        raise DeclarationError(f"{kernel.label} is also made from {names}; add it to `sources` in {kernel.file}")
 
 
 def _check(compiled: Compiled, spec: CompileSpec) -> tuple[KernelFacts, str]:

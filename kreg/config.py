@@ -12,8 +12,14 @@ from math import isnan
 
 from kreg.errors import KregError
 
-POLICIES = ("compile", "frozen")
-"""``compile`` may compile what is missing; ``frozen`` never compiles."""
+POLICIES = ("compile", "locked", "frozen")
+"""``compile`` may compile what is missing; ``locked`` may too, and takes nothing but what is pinned; ``frozen`` never
+compiles."""
+
+DRIFT = ("check", "rebuild", "ignore")
+"""Where the sources are not those of an entry: compile and compare, take the new code, or take the entry."""
+
+LOCKFILE = "kreg.lock"
 
 
 def variable(name: str) -> str | None:
@@ -28,11 +34,37 @@ def environment_names(prefix: str) -> list[str]:
 
 def policy(given: str | None = None) -> str:
     """Return the policy: ``given``, else ``KREG_POLICY``, else ``compile``."""
-    chosen = given or variable("KREG_POLICY") or "compile"
-    if chosen not in POLICIES:
-        source = "policy" if given else "KREG_POLICY"
-        raise KregError(f"{source} is {chosen!r}; it is one of {', '.join(POLICIES)}")
+    return _choose("policy", given, "KREG_POLICY", POLICIES)
+
+
+def drift(given: str | None = None) -> str:
+    """Return what is done about drift: ``given``, else ``KREG_DRIFT``, else ``check``."""
+    return _choose("drift", given, "KREG_DRIFT", DRIFT)
+
+
+def _choose(what: str, given: str | None, name: str, known: tuple[str, ...]) -> str:
+    chosen = given or variable(name) or known[0]
+    if chosen not in known:
+        raise KregError(f"{what if given else name} is {chosen!r}; it is one of {', '.join(known)}")
     return chosen
+
+
+def lockfile_in_force(policy: str, given: str | os.PathLike[str] | None = None) -> str | None:
+    """Return the path of the lockfile that binds a resolve: any under ``locked``, a named one under ``frozen``."""
+    if policy == "locked":
+        return lockfile(given)
+    return named_lockfile(given) if policy == "frozen" else None
+
+
+def named_lockfile(given: str | os.PathLike[str] | None = None) -> str | None:
+    """Return the absolute path of the lockfile that was asked for by argument or ``KREG_LOCKFILE``, if any."""
+    chosen = os.fspath(given) if given is not None else variable("KREG_LOCKFILE")
+    return os.path.abspath(os.path.expanduser(chosen)) if chosen else None
+
+
+def lockfile(given: str | os.PathLike[str] | None = None) -> str:
+    """Return the lockfile's path: what was asked for, else ``kreg.lock`` in the current directory."""
+    return named_lockfile(given) or os.path.abspath(LOCKFILE)
 
 
 def named_root(given: str | os.PathLike[str] | None = None) -> str | None:

@@ -22,6 +22,9 @@ _SYMBOL = Struct("<IBBHQQ")
 _NOBITS, _SYMTAB = 8, 2
 _SECTION_LIMIT = 65536
 
+_CODE = (".text.", ".rel.text.", ".rela.text.", ".nv.constant", ".nv.global")
+"""Beginnings of the names of the sections that are the machine code: instructions, what they name, and their data."""
+
 _REQNTID, _FRAME_SIZE, _KPARAM_INFO, _CBANK_PARAM_SIZE, _REGCOUNT = 0x10, 0x11, 0x17, 0x19, 0x2F
 _SIZED_FORMAT = 4
 
@@ -128,9 +131,12 @@ class Cubin:
         return sorted(s.name[len(prefix) :] for s in self.sections if s.name.startswith(prefix))
 
     def code_digest(self) -> str:
-        """Return the SHA-256 over the code sections and constants alone: equal exactly if the machine code is."""
-        parts = [s for s in self.sections if s.name.startswith((".text.", ".nv.constant"))]
-        lines = [f"{s.name} {sha256(s.data)}" for s in sorted(parts, key=lambda s: s.name)]
+        """Return the SHA-256 over code, constants and global variables alone: equal exactly if the machine code is.
+
+        What names source lines or paths is left out.
+        """
+        parts = [s for s in self.sections if s.name.startswith(_CODE)]
+        lines = [f"{s.name} {s.size} {sha256(s.data)}" for s in sorted(parts, key=lambda s: s.name)]
         return sha256("\n".join(lines).encode())
 
     def facts(self, symbol: str) -> KernelFacts:

@@ -7,6 +7,9 @@ KregError
 ├── ToolchainError     the compiler is absent, or several toolchains built what was asked for
 ├── CompileError       the compiler failed; ``log`` holds what it said
 ├── CubinError         bytes that are not the cubin they should be
+├── DriftError         sources that give other machine code than an entry of the same version, or may
+├── LockfileError      a lockfile that cannot be read, or says what cannot be
+├── PinError           an artifact that is not the one its lockfile pins
 ├── StoreError         a store that cannot be used, or an entry in it that is bad
 ├── LoadError          the driver or the device does not take an artifact
 └── LaunchError        arguments a kernel cannot take, or a launch that failed
@@ -55,6 +58,18 @@ class CompileError(KregError):
 
 class CubinError(KregError, ValueError):
     """Bytes that are not an ELF image for CUDA, or not the one that was asked for."""
+
+
+class DriftError(KregError):
+    """The declared sources are no longer those of an entry, and nobody has said that its machine code may change."""
+
+
+class LockfileError(KregError):
+    """A lockfile that is missing, damaged, from a newer kreg, or that contradicts itself or the registry."""
+
+
+class PinError(KregError):
+    """An artifact whose cubin is not the one that the lockfile pins for its spec."""
 
 
 class StoreError(KregError):

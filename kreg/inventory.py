@@ -10,12 +10,20 @@ from itertools import product
 
 from kreg.errors import KregError, SpecError, StoreError, nearest
 from kreg.files import read_file_and_stat
-from kreg.header import NewerFormat, read_header
+from kreg.header import NAMES, NewerFormat, read_header
 from kreg.kernel import REQUIRED, Kernel, Param
 from kreg.manifest import Manifest, decode
 from kreg.record import Record
 from kreg.registry import Registry
-from kreg.spec import CompileSpec, format_params, parse_target, parse_value, parse_version
+from kreg.spec import (
+    CompileSpec,
+    format_params,
+    parse_spec_text,
+    parse_target,
+    parse_value,
+    parse_version,
+    reading_order,
+)
 from kreg.store import MANIFEST_LIMIT, Store
 
 TYPE_CHECKING = False
@@ -82,8 +90,13 @@ class Selector(Record):
 
     def with_targets(self, targets: Sequence[str]) -> Selector:
         """Return the same selector for these targets."""
-        kernels = [name if version is None else f"{name}@{version}" for name, version in self.kernels]
-        return Selector(kernels=kernels, targets=targets, params=["=".join(param) for param in self.params])
+        kernels, _, params = self.texts()
+        return Selector(kernels=kernels, targets=targets, params=params)
+
+    def texts(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+        """Return kernels, targets and parameters as they are written."""
+        kernels = (name if version is None else f"{name}@{version}" for name, version in self.kernels)
+        return tuple(kernels), self.targets, tuple("=".join(param) for param in self.params)
 
     def values(self) -> dict[str, list[str]]:
         """Return the accepted values of each parameter that is named, as texts."""
@@ -104,6 +117,15 @@ class Selector(Record):
         return all(
             name in params and any(_is_value(params[name], text) for text in texts)
             for name, texts in self.values().items()
+        )
+
+    def means(self, spec: str) -> bool:
+        """Say whether a spec text is meant, declared or not, going by what stands in it."""
+        parts = parse_spec_text(spec)
+        return (
+            (not self.kernels or any(n == parts.kernel and v in (None, parts.version) for n, v in self.kernels))
+            and (not self.targets or parts.target in self.targets)
+            and all(dict(parts.params).get(name) in texts for name, texts in self.values().items())
         )
 
     def specs(self, registry: Registry) -> list[tuple[Kernel, CompileSpec]]:
@@ -213,9 +235,9 @@ def _is_current(param: Param, value: Value) -> bool:
     return type(value) is param.kind and value in param.allowed and value != param.default
 
 
-def entries(store: Store) -> Iterator[Entry]:
-    """Read every entry of a store, kernel by kernel, those that are unreadable or from a newer kreg included."""
-    for path in store.entry_files():
+def entries(store: Store, kernel: str | None = None) -> Iterator[Entry]:
+    """Read every entry of a store, or of one kernel, those that are unreadable or from a newer kreg included."""
+    for path in store.entry_files(kernel):
         entry = _read_entry(path)
         if entry is not None:
             yield entry
@@ -243,9 +265,8 @@ def refuse_unknown(selector: Selector, stored: set[str], registry: Registry) -> 
 
 
 def _order(manifest: Manifest) -> tuple[object, ...]:
-    """Order entries as people read them: numbers by value, in every kernel, version and target."""
-    params = [(name, str(value).rjust(20)) for name, value in manifest.params.items()]
-    return manifest.kernel, manifest.version, manifest.target, params, manifest.toolchain_key
+    params = manifest.params.items()
+    return *reading_order(manifest.kernel, manifest.version, manifest.target, params), manifest.toolchain_key
 
 
 def _read_entry(path: str) -> Entry | None:
@@ -259,7 +280,7 @@ def _read_entry(path: str) -> Entry | None:
         data, size, modified = found[0], found[1].st_size, found[1].st_mtime
         keys = read_header(data, path)
         manifest = decode(data, path)
-        if keys != (manifest.spec_key, manifest.toolchain_key, manifest.cubin_digest):
+        if keys != tuple(getattr(manifest, name) for name in NAMES):
             manifest, problem = None, StoreError(f"manifest {path} contradicts its own header")
     except StoreError as error:
         problem = error

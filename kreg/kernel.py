@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 from itertools import product
 
-from kreg.digest import canonical, describe, sha256
+from kreg.digest import canonical, describe
 from kreg.errors import DeclarationError, SpecError, nearest
 from kreg.record import Record
+from kreg.sources import Sources, read_sources
 from kreg.spec import CompileSpec, is_name, parse_target, parse_value
 
 TYPE_CHECKING = False
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from kreg.spec import SpecText, Value
 
-_RESERVED = frozenset({"kernel", "target", "store", "policy"})
+_RESERVED = frozenset({"kernel", "target", "store", "policy", "lockfile"})
 
 
 class _Required:
@@ -232,8 +233,15 @@ class Kernel(Record):
 
     def source_digest(self) -> str:
         """Return the SHA-256 over the names and contents of the declared sources. Never part of a key."""
-        parts: dict[str, str] = {}
-        for source, path in zip(self.sources, self.source_paths(), strict=True):
-            with open(path, "rb") as file:
-                parts[source] = sha256(file.read())
-        return sha256(canonical(parts, f"{self.label}.sources"))
+        return self.read_sources().digest
+
+    def read_sources(self) -> Sources:
+        """Return the digests of the declared sources as they are now, for a stat each in a hot process.
+
+        Raises ``DeclarationError`` for one that cannot be read.
+        """
+        try:
+            return read_sources(self.file, self.sources)
+        except OSError as error:
+            self.source_paths()
+            raise DeclarationError(f"{self.label}: cannot read {error.filename}: {error.strerror}") from error

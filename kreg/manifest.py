@@ -10,7 +10,7 @@ import msgspec
 
 from kreg.digest import sha256
 from kreg.errors import KregError, StoreError
-from kreg.header import write_header
+from kreg.header import NAMES, write_header
 from kreg.spec import SCHEMA, CompileSpec
 
 
@@ -27,13 +27,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Everything known about an artifact besides its bytes.
 
     ``parameters`` is (offset, size) in bytes of each kernel parameter; ``registers`` and ``local_bytes`` are per
-    thread, ``static_shared_bytes`` per block, ``code_bytes`` of machine code. ``code_digest`` covers the machine
-    code alone, ``source_digest`` the declared sources. ``compile_ms`` is what the compile took.
+    thread (``local_bytes`` are spilled registers and local arrays), ``static_shared_bytes`` per block, ``code_bytes``
+    of machine code. ``code_digest`` covers the machine code alone. ``source_digest`` is that of the newest declared
+    sources known to give this machine code, with the SHA-256 of each in ``sources``; ``built_from`` is that of those
+    the cubin was compiled from. ``compile_ms`` is
+    what the compile took.
     """
 
     spec_key: str
     toolchain_key: str
     cubin_digest: str
+    source_digest: str
     cubin_bytes: int
     kernel: str
     version: int
@@ -51,8 +55,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     static_shared_bytes: int
     code_bytes: int
     code_digest: str
-    source_digest: str
-    sources: list[str]
+    built_from: str
+    sources: dict[str, str]
     compile_ms: int
 
     @property
@@ -66,6 +70,21 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             options=self.options,
         )
 
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory per block, static and dynamic."""
+        return self.static_shared_bytes + self.launch.shared_bytes
+
+    @property
+    def program_digest(self) -> str:
+        """SHA-256 over all that a device gets to see: machine code, parameters, resources and launch."""
+        return sha256(msgspec.json.encode([getattr(self, name) for name in _PROGRAM]))
+
+
+_PROGRAM = (
+    "symbol", "launch", "parameters", "parameter_bytes", "registers", "local_bytes", "static_shared_bytes",
+    "code_digest",
+)  # fmt: skip
 
 _DECODER = msgspec.json.Decoder(Manifest)
 
@@ -73,9 +92,9 @@ _DECODER = msgspec.json.Decoder(Manifest)
 def encode(manifest: Manifest) -> bytes:
     """Return the manifest as it is stored: the header, then one field per line."""
     fields = msgspec.structs.asdict(manifest)
-    keys = (fields.pop("spec_key"), fields.pop("toolchain_key"), fields.pop("cubin_digest"))
+    spec_key, toolchain_key, cubin_digest, source_digest = (fields.pop(name) for name in NAMES)
     lines = [f'"{name}":{msgspec.json.encode(value).decode()}' for name, value in fields.items()]
-    return write_header(keys, ",\n".join(lines))
+    return write_header((spec_key, toolchain_key, cubin_digest, source_digest), ",\n".join(lines))
 
 
 def decode(data: bytes, where: str) -> Manifest:

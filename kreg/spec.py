@@ -16,7 +16,7 @@ SCHEMA = 1
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import TypeAlias
 
     Value: TypeAlias = "str | int | bool"
@@ -105,6 +105,13 @@ def format_params(params: tuple[tuple[str, Value], ...]) -> str:
     if not params:
         return ""
     return "[" + ",".join(f"{name}={format_value(value)}" for name, value in params) + "]"
+
+
+def reading_order(
+    kernel: str, version: int, target: str, params: Iterable[tuple[str, object]]
+) -> tuple[str, int, str, list[tuple[str, str]]]:
+    """Return what to sort variants by as people read them: numbers by value, in every kernel, version and target."""
+    return kernel, version, target, [(name, str(value).rjust(20)) for name, value in params]
 
 
 def format_value(value: Value) -> str:

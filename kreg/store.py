@@ -29,6 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from kreg.header import Keys
     from kreg.spec import CompileSpec
 
 ENTRIES, OBJECTS = "entries-v1", "objects-v1"
@@ -99,7 +100,7 @@ class Store:
             raise self._set_aside(path, error) from error
         return self._read_object(data, keys, path)
 
-    def _read_object(self, manifest: bytes, keys: tuple[str, str, str], entry: str) -> Artifact | None:
+    def _read_object(self, manifest: bytes, keys: Keys, entry: str) -> Artifact | None:
         path = self.object_path(keys[2])
         cubin = self._read_or_set_aside(path, CUBIN_LIMIT)
         if cubin is None:
@@ -259,10 +260,10 @@ class Store:
             return BadEntry(f"{reason} (it could not be set aside)")
         return BadEntry(f"{reason}; set aside as {place}")
 
-    def entry_files(self) -> Iterator[str]:
-        """Yield the paths of the store's manifests, kernel by kernel in order. Raises ``StoreError``."""
+    def entry_files(self, kernel: str | None = None) -> Iterator[str]:
+        """Yield the paths of the store's manifests, or those of one kernel, in order. Raises ``StoreError``."""
         self._check_root()
-        return _files(f"{self.root}/{ENTRIES}", ".json")
+        return _files(f"{self.root}/{ENTRIES}", ".json", "" if kernel is None else f"{kernel}@")
 
     def object_files(self) -> Iterator[str]:
         """Yield the paths of the store's cubins. Raises ``StoreError``."""
@@ -283,7 +284,7 @@ def _rename(temporary: str, path: str) -> None:
             return
 
 
-def _files(folder: str, ending: str) -> Iterator[str]:
+def _files(folder: str, ending: str, beginning: str = "") -> Iterator[str]:
     for inner in scan(folder):
-        if inner.is_dir(follow_symlinks=False):
+        if inner.name.startswith(beginning) and inner.is_dir(follow_symlinks=False):
             yield from (file.path for file in scan(inner.path) if file.name.endswith(ending))

@@ -37,6 +37,12 @@ class Toolchain(Record):
     def __str__(self) -> str:
         return ", ".join(f"{name} {version}" for name, version in self.distributions)
 
+    @property
+    def short(self) -> str:
+        """The first distribution, and the beginning of the fingerprint, which stands for the others."""
+        name, version = next(iter(self.distributions), (self.backend, ""))
+        return f"{name} {version} ({self.fingerprint[:12]})"
+
 
 def installed_versions(names: Iterable[str], path: Iterable[str] | None = None) -> dict[str, str]:
     """Return the versions of those distributions that are installed; the first on ``path`` (sys.path) wins.

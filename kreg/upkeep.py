@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from kreg.build import compile_artifact
+from kreg.apart import compile_current
 from kreg.cubin import Cubin
 from kreg.digest import sha256
 from kreg.errors import KregError, StoreError
@@ -136,10 +136,10 @@ def _compare_code(path: str, manifest: Manifest, registry: Registry) -> Finding 
     """Compile an entry's spec again and compare the machine code."""
     kernel = registry.get(manifest.kernel)
     try:
-        fresh = compile_artifact(kernel, kernel.spec(manifest.target, manifest.params)).manifest
+        fresh = compile_current(kernel, kernel.spec(manifest.target, manifest.params)).manifest
     except KregError as error:
         return Finding(path=path, spec=spec_text(manifest), reason=str(error))
-    if fresh.code_digest == manifest.code_digest:
+    if fresh.program_digest == manifest.program_digest:
         return None
     if fresh.toolchain_key != manifest.toolchain_key:
         how = "with another toolchain"

@@ -6,25 +6,26 @@ or whose compile kills its process, costs that variant alone; its log is kept in
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import time
-import traceback
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 
 from kreg import config
-from kreg.build import compile_artifact, require_toolchain
+from kreg.apart import backend_bug, compile_current
+from kreg.build import require_toolchain
+from kreg.drift import is_settled, settle
 from kreg.errors import CompileError, KregError, StoreError
 from kreg.kernel import Kernel
 from kreg.record import Record
 from kreg.resolver import Resolver
 from kreg.spec import CompileSpec
 from kreg.store import BadEntry, Store
+from kreg.workers import usable_cpus, work_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from kreg.artifact import Artifact
 
 COMPILED, HIT, FAILED = "compiled", "hit", "failed"
 
@@ -72,17 +73,20 @@ def warm(
     store: Store | str | os.PathLike[str] | None = None,
     jobs: int | None = None,
     progress: Callable[[Outcome], None] | None = None,
+    drift: str | None = None,
 ) -> Report:
     """Compile what the store lacks of ``variants``, with ``jobs`` processes (default: one per usable CPU).
 
-    ``progress`` is called with each outcome as it comes. A failed variant is an outcome, not an exception. Raises
+    ``progress`` is called with each outcome as it comes. A failed variant is an outcome, not an exception. ``drift``
+    says what becomes of an entry of other sources than today's: ``check`` (the default) compiles it again and fails
+    the variant if the machine code differs, ``rebuild`` takes the new code, ``ignore`` takes the entry. Raises
     ``StoreError`` if the store cannot be written at all, and ``ToolchainError`` if a compiler is not installed.
     """
     start = time.perf_counter()
     opened = store if isinstance(store, Store) else Store(store)
     opened.prepare()
     outcomes: dict[str, Outcome] = {}
-    for outcome in _outcomes(variants, opened, jobs or usable_cpus()):
+    for outcome in _outcomes(variants, opened, jobs or usable_cpus(), config.drift(drift)):
         outcomes[outcome.spec.key] = outcome
         if progress is not None:
             progress(outcome)
@@ -90,23 +94,19 @@ def warm(
     return Report(outcomes=ordered, seconds=time.perf_counter() - start)
 
 
-def usable_cpus() -> int:
-    """Return how many CPUs this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _outcomes(variants: Iterable[tuple[Kernel, CompileSpec]], store: Store, jobs: int) -> Iterator[Outcome]:
+def _outcomes(variants: Iterable[tuple[Kernel, CompileSpec]], store: Store, jobs: int, drift: str) -> Iterator[Outcome]:
     resolver = Resolver(store)
     missing = []
     for kernel, spec in {spec.key: (kernel, spec) for kernel, spec in variants}.values():
-        held = _find(resolver, kernel, spec)
-        if held is not None:
-            yield held
+        held = _held(resolver, kernel, spec)
+        if held is not None and is_settled(kernel, held, drift):
+            yield Outcome(spec=spec, status=HIT, cubin_digest=held.cubin_digest)
         else:
             missing.append((kernel, spec))
     if missing:
         _require_compilers(missing)
-        yield from _compile_all(missing, store.root, min(jobs, len(missing)))
+        compile_one = _Compile(store.root, drift)
+        yield from work_on(missing, compile_one, compile_one.crashed, jobs)
 
 
 def _require_compilers(missing: list[tuple[Kernel, CompileSpec]]) -> None:
@@ -117,55 +117,47 @@ def _require_compilers(missing: list[tuple[Kernel, CompileSpec]]) -> None:
             require_toolchain(kernel, spec)
 
 
-def _find(resolver: Resolver, kernel: Kernel, spec: CompileSpec) -> Outcome | None:
+def _held(resolver: Resolver, kernel: Kernel, spec: CompileSpec) -> Artifact | None:
     try:
-        held = resolver.find(kernel, spec)
+        return resolver.find(kernel, spec)
     except BadEntry:
         return None  # It is set aside by now, and is compiled again like any other miss.
-    return None if held is None else Outcome(spec=spec, status=HIT, cubin_digest=held.cubin_digest)
 
 
-def _compile_all(missing: list[tuple[Kernel, CompileSpec]], root: str, jobs: int) -> Iterator[Outcome]:
-    if multiprocessing.current_process().daemon:  # A daemonic process may not have children.
-        yield from (_compile_one(kernel, spec, root) for kernel, spec in missing)
-        return
-    suspects = []
-    with _Pool(jobs) as pool:
-        futures = {pool.submit(_compile_one, kernel, spec, root): (kernel, spec) for kernel, spec in missing}
-        for future in as_completed(futures):
-            try:
-                yield future.result()
-            except BrokenProcessPool:
-                suspects.append(futures[future])
-    # One of them killed its worker, and with it the pool: each gets a process of its own.
-    yield from (_compile_alone(kernel, spec, root) for kernel, spec in suspects)
+class _Compile:
+    """The work on one variant: make sure that the store holds it, under its key lock. Runs in a worker process."""
 
+    def __init__(self, root: str, drift: str) -> None:
+        self._root = root
+        self._drift = drift
 
-def _compile_alone(kernel: Kernel, spec: CompileSpec, root: str) -> Outcome:
-    with _Pool(1) as pool:
+    def __call__(self, variant: tuple[Kernel, CompileSpec]) -> Outcome:
+        kernel, spec = variant
+        store = Store(self._root)
         try:
-            return pool.submit(_compile_one, kernel, spec, root).result()
-        except BrokenProcessPool:
-            error = CompileError(f"cannot compile {spec}: the compiler killed its process", "no log")
-            return _failure(Store(root), spec, error)
+            with store.key_lock(spec.key, config.wait_seconds()):
+                return self._make(store, kernel, spec)
+        except KregError as error:
+            return _failure(store, spec, error)
+        except Exception as error:  # noqa: BLE001 - a bug of one backend must not cost the other variants
+            return _failure(store, spec, backend_bug(spec, error))
 
+    def _make(self, store: Store, kernel: Kernel, spec: CompileSpec) -> Outcome:
+        held = _held(Resolver(store), kernel, spec)
+        if held is not None and is_settled(kernel, held, self._drift):
+            return Outcome(spec=spec, status=HIT, cubin_digest=held.cubin_digest)
+        artifact = compile_current(kernel, spec)
+        if held is not None:
+            artifact = settle(kernel, spec, held, artifact, self._drift)
+        store.publish(artifact)
+        is_new = held is None or artifact.cubin_digest != held.cubin_digest
+        return Outcome(spec=spec, status=COMPILED if is_new else HIT, cubin_digest=artifact.cubin_digest)
 
-def _compile_one(kernel: Kernel, spec: CompileSpec, root: str) -> Outcome:
-    """Make sure that the store holds ``spec``, under its key lock. Runs in a worker process."""
-    store = Store(root)
-    try:
-        with store.key_lock(spec.key, config.wait_seconds()):
-            held = _find(Resolver(store), kernel, spec)
-            if held is not None:
-                return held
-            artifact = compile_artifact(kernel, spec)
-            store.publish(artifact)
-    except KregError as error:
-        return _failure(store, spec, error)
-    except Exception as error:  # noqa: BLE001 - a bug of one backend must not cost the other variants
-        what = f"cannot compile {spec}: its backend raised {type(error).__name__}: {error}"
-        return _failure(store, spec, CompileError(what, "".join(traceback.format_exception(error))))
-    return Outcome(spec=spec, status=COMPILED, cubin_digest=artifact.cubin_digest)
+    def crashed(self, variant: tuple[Kernel, CompileSpec]) -> Outcome:
+        """Return the outcome of a variant whose compile killed its process."""
+        _, spec = variant
+        error = CompileError(f"cannot compile {spec}: the compiler killed its process", "no log")
+        return _failure(Store(self._root), spec, error)
 
 
 def _failure(store: Store, spec: CompileSpec, error: KregError) -> Outcome:
@@ -176,24 +168,3 @@ def _failure(store: Store, spec: CompileSpec, error: KregError) -> Outcome:
         except StoreError:
             path = None
     return Outcome(spec=spec, status=FAILED, error=str(error), log_path=path)
-
-
-class _Pool:
-    """A pool of spawned workers that drops what it has not begun when the block is left early."""
-
-    def __init__(self, jobs: int) -> None:
-        self._pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _prepare_worker)
-
-    def __enter__(self) -> ProcessPoolExecutor:
-        return self._pool
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _prepare_worker() -> None:
-    """Leave Ctrl-C to the parent, and keep what compilers print away from the parent's standard output."""
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.dup2(2, 1)

@@ -50,10 +50,12 @@ def make_manifest(cubin: bytes | None = None, spec: CompileSpec | None = None, *
     """Return a manifest that fits ``cubin`` and ``spec``, with some fields changed."""
     image = make_cubin() if cubin is None else cubin
     asked = spec or make_spec()
+    sources = fake_backend.KERNEL.read_sources()
     fields: dict[str, Any] = {
         "spec_key": asked.key,
         "toolchain_key": TOOLCHAIN.fingerprint,
         "cubin_digest": sha256(image),
+        "source_digest": sources.digest,
         "cubin_bytes": len(image),
         "kernel": asked.kernel,
         "version": asked.version,
@@ -71,8 +73,8 @@ def make_manifest(cubin: bytes | None = None, spec: CompileSpec | None = None, *
         "static_shared_bytes": 512,
         "code_bytes": 128,
         "code_digest": "c" * 64,
-        "source_digest": "d" * 64,
-        "sources": ["fake_backend.py"],
+        "built_from": sources.digest,
+        "sources": sources.files,
         "compile_ms": 7,
     }
     return Manifest(**{**fields, **overrides})

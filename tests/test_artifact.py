@@ -44,7 +44,7 @@ def test_artifact_refuses_a_manifest_that_is_cut_short():
 
 def test_artifact_of_a_wrong_shape_is_found_out_when_the_manifest_is_asked_for():
     cubin = make_cubin()
-    data = write_header(("a" * 64, "b" * 64, sha256(cubin)), '"kernel":7')
+    data = write_header(("a" * 64, "b" * 64, sha256(cubin), "d" * 64), '"kernel":7')
     artifact = Artifact(data, cubin, "here")
     assert artifact.cubin == cubin
     with pytest.raises(StoreError, match=re.escape("manifest here is not a manifest: Expected `str`, got `int`")):

@@ -30,6 +30,7 @@ from builders import (
 )
 from click.testing import CliRunner
 from kreg.cache_tools import main
+from kreg.cache_tools.output import show_bytes
 from plugins import install_plugin
 
 import kreg
@@ -436,7 +437,7 @@ def test_verify_recompiles_and_compares_machine_code(run: Callable[..., Done], s
     assert done.code == 1
     assert done.output == f"{entry_path(store, ONE)}: compiling again with another toolchain gives other machine code\n"
     done = run("verify", "--recompile", "--kernel", "fake@1")
-    assert done.output == f"{entry_path(store, ONE)}: compiling again with changed sources gives other machine code\n"
+    assert done.output == f"{entry_path(store, ONE)}: compiling again from the same sources gives other machine code\n"
 
 
 def test_verify_recompiles_a_real_kernel_to_the_same_code(run: Callable[..., Done], shipped_store: str):
@@ -451,7 +452,7 @@ def test_verify_recompiles_a_real_kernel_to_the_same_code(run: Callable[..., Don
 
 def test_clear_shows_what_goes_and_removes_it(run: Callable[..., Done], mixed: Store):
     done = run("clear", "--param", "size=1", "--kernel", "fake@1", "--yes")
-    shown = f"1 entry and 0 cubins, {len(ONE.manifest_bytes)} B"
+    shown = f"1 entry and 0 cubins, {show_bytes(len(ONE.manifest_bytes))}"
     assert done.code == 0
     assert [line.split()[:4] for line in done.output.splitlines()[1:]] == [["fake", "1", "size=1", "sm_90a"]]
     assert done.errors == f"to remove: {shown}\nremoved {shown}\n"
@@ -553,7 +554,7 @@ def test_clear_asks_on_a_terminal(mixed: Store, environment: dict[str, str], ans
 
 # What all verbs have in common.
 
-VERBS = ["bench", "clear", "dir", "key", "list", "show", "verify", "warm"]
+VERBS = ["bench", "check", "clear", "diff", "dir", "key", "list", "lock", "show", "verify", "warm", "why"]
 
 
 def test_help_lists_every_verb(run: Callable[..., Done]):

@@ -35,10 +35,10 @@ def test_policy(monkeypatch: pytest.MonkeyPatch, given: str | None, variable: st
 
 
 def test_policy_that_is_none(monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(KregError, match=r"^policy is 'Frozen'; it is one of compile, frozen$"):
+    with pytest.raises(KregError, match=r"^policy is 'Frozen'; it is one of compile, locked, frozen$"):
         config.policy("Frozen")
     monkeypatch.setenv("KREG_POLICY", "freeze")
-    with pytest.raises(KregError, match=r"^KREG_POLICY is 'freeze'; it is one of compile, frozen$"):
+    with pytest.raises(KregError, match=r"^KREG_POLICY is 'freeze'; it is one of compile, locked, frozen$"):
         config.policy()
 
 
@@ -162,4 +162,4 @@ def test_variables_are_those_the_readme_lists():
     readme = Path(__file__).parent.parent / "README.md"
     source = Path(config.__file__).read_text(encoding="utf-8")
     listed = re.findall(r"^\| `(KREG_\w+)` \|", readme.read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(listed) == sorted(set(re.findall(r"variable\(\"(KREG_\w+)\"\)", source)))
+    assert sorted(listed) == sorted(set(re.findall(r"\"(KREG_\w+)\"", source)))

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from kreg.digest import sha256
 from kreg.errors import StoreError
-from kreg.header import NewerFormat, read_header, write_header
+from kreg.header import NAMES, NewerFormat, read_header, write_header
 
-KEYS = ("a" * 64, "b" * 64, "c" * 64)
+KEYS = ("a" * 64, "b" * 64, "c" * 64, "d" * 64)
 WHOLE = write_header(KEYS, '"kernel":"fake",\n"note":"ü"')
 
 
@@ -23,7 +23,7 @@ def test_header_is_read_back():
 
 def test_header_is_the_beginning_of_one_json_object():
     digest = sha256(WHOLE.partition(b"\n")[2])
-    keys = {"spec_key": KEYS[0], "toolchain_key": KEYS[1], "cubin_digest": KEYS[2]}
+    keys = dict(zip(NAMES, KEYS, strict=True))
     assert json.loads(WHOLE) == {"manifest": 1, "digest": digest, **keys, "kernel": "fake", "note": "ü"}
 
 
@@ -31,7 +31,9 @@ def test_header_has_two_lines_of_fixed_shape():
     first, second, *_ = WHOLE.decode().splitlines()
     assert re.fullmatch(r'\{"manifest":1,"digest":"[0-9a-f]{64}",', first)
     assert re.fullmatch(
-        r'"spec_key":"[0-9a-f]{64}","toolchain_key":"[0-9a-f]{64}","cubin_digest":"[0-9a-f]{64}",', second
+        r'"spec_key":"[0-9a-f]{64}","toolchain_key":"[0-9a-f]{64}","cubin_digest":"[0-9a-f]{64}",'
+        r'"source_digest":"[0-9a-f]{64}",',
+        second,
     )
 
 

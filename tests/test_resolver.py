@@ -184,7 +184,7 @@ def test_unknown_kernel_is_refused():
 def test_bad_policy_is_refused(root: str, after_a_hit: bool):
     if after_a_hit:
         resolve(root)
-    with pytest.raises(KregError, match=r"^policy is 'forzen'; it is one of compile, frozen$"):
+    with pytest.raises(KregError, match=r"^policy is 'forzen'; it is one of compile, locked, frozen$"):
         resolve(root, policy="forzen")
 
 
@@ -441,7 +441,7 @@ def test_process_without_a_compiler_does_not_choose_between_toolchains(root: str
         resolve_anew(root)
     assert str(caught.value) == (
         f"fake@1[size=1]:sm_90a is in {root} under 2 toolchains ({', '.join(sorted(keys))}) and no compiler is "
-        f"installed to choose by; remove the others with `kreg clear`"
+        f"installed to choose by; name a lockfile, or remove the others with `kreg clear`"
     )
 
 

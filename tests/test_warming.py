@@ -49,7 +49,7 @@ def test_warm_compiles_what_is_missing_and_nothing_else(store: Store, runs: Runs
 
 def test_warm_of_what_is_there_starts_no_process(store: Store, monkeypatch: pytest.MonkeyPatch):
     kreg.warm(sizes(1), store=store, jobs=1)
-    monkeypatch.setattr("kreg.warming.ProcessPoolExecutor", None)
+    monkeypatch.setattr("kreg.workers.ProcessPoolExecutor", None)
     assert statuses(kreg.warm(sizes(1), store=store).outcomes) == [HIT]
 
 

@@ -7,6 +7,7 @@ its files to a scratch directory of this module's, not to the current one.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from _thread import allocate_lock
@@ -110,6 +111,7 @@ class CuteBackend:
 
         from kreg.backends.protocol import Compiled
         from kreg.manifest import Launch
+        from kreg.reach import package_files
 
         _refuse_variables(spec)
         build_function = _find_build(kernel)
@@ -128,7 +130,8 @@ class CuteBackend:
             raise CompileError(f"{spec} compiles to {len(symbols)} kernels, not one: {', '.join(symbols)}")
         launch = Launch(block=build.block, grid=build.grid, shared_bytes=build.shared_bytes)
         cubin = bytes(compiled.__cubin__)
-        return Compiled(cubin=cubin, symbol=symbols[0], launch=launch, milliseconds=milliseconds)
+        files = package_files(kernel.build.partition(":")[0], os.path.dirname(kernel.file))
+        return Compiled(cubin=cubin, symbol=symbols[0], launch=launch, milliseconds=milliseconds, files=files)
 
 
 def _explain(spec: CompileSpec, error: Exception) -> CompileError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from kreg.kernel import Kernel
@@ -11,15 +12,22 @@ from kreg.toolchain import Toolchain
 
 
 class Compiled:
-    """What a backend returns: the cubin, its entry symbol, how to launch it, and what the compile took."""
+    """What a backend returns: the cubin, its entry symbol, how to launch it, and what the compile took.
 
-    __slots__ = ("cubin", "launch", "milliseconds", "symbol")
+    ``files`` are the absolute paths of the files of the kernel's own package that the compile imported or included; the
+    declaration must list them all.
+    """
 
-    def __init__(self, *, cubin: bytes, symbol: str, launch: Launch, milliseconds: int) -> None:
+    __slots__ = ("cubin", "files", "launch", "milliseconds", "symbol")
+
+    def __init__(
+        self, *, cubin: bytes, symbol: str, launch: Launch, milliseconds: int, files: Sequence[str] = ()
+    ) -> None:
         self.cubin = cubin
         self.symbol = symbol
         self.launch = launch
         self.milliseconds = milliseconds
+        self.files = tuple(files)
 
 
 class Backend(Protocol):

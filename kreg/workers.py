@@ -1,0 +1,76 @@
+"""Worker processes for compiles: a crash costs the item that caused it, and nothing else.
+
+Workers are spawned, since compilers keep threads that a fork would break, and keep what compilers print away from
+standard output.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import TypeVar
+
+    Item = TypeVar("Item")
+    Result = TypeVar("Result")
+
+
+def usable_cpus() -> int:
+    """Return how many CPUs this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def work_on(
+    items: Sequence[Item], work: Callable[[Item], Result], crashed: Callable[[Item], Result], jobs: int
+) -> Iterator[Result]:
+    """Yield ``work(item)`` for each item as it is done, in ``jobs`` processes; ``crashed(item)`` where one dies of it.
+
+    ``work`` and the items are pickled. In a daemonic process, which may not have children, it all runs in this one.
+    """
+    if multiprocessing.current_process().daemon:
+        yield from map(work, items)
+        return
+    suspects = []
+    with _Pool(min(jobs, max(1, len(items)))) as pool:
+        futures = {pool.submit(work, item): item for item in items}
+        for future in as_completed(futures):
+            try:
+                yield future.result()
+            except BrokenProcessPool:
+                suspects.append(futures[future])
+    # One of them killed its worker, and with it the pool: each gets a process of its own.
+    yield from (_alone(item, work, crashed) for item in suspects)
+
+
+def _alone(item: Item, work: Callable[[Item], Result], crashed: Callable[[Item], Result]) -> Result:
+    with _Pool(1) as pool:
+        try:
+            return pool.submit(work, item).result()
+        except BrokenProcessPool:
+            return crashed(item)
+
+
+class _Pool:
+    """A pool of spawned workers that drops what it has not begun when the block is left early."""
+
+    def __init__(self, jobs: int) -> None:
+        self._pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _prepare_worker)
+
+    def __enter__(self) -> ProcessPoolExecutor:
+        return self._pool
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _prepare_worker() -> None:
+    """Leave Ctrl-C to the parent, and keep what compilers print away from the parent's standard output."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.dup2(2, 1)
