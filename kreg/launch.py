@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from kreg.artifact import Artifact
     from kreg.manifest import Manifest
     from kreg.store import Store
 
@@ -36,6 +37,7 @@ _OTHER_CONTEXT = (
     driver.CUresult.CUDA_ERROR_INVALID_HANDLE,
     driver.CUresult.CUDA_ERROR_CONTEXT_IS_DESTROYED,
 )
+_observer: Callable[[Artifact], None] | None = None
 _SUCCESS = driver.CUresult.CUDA_SUCCESS
 _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 
@@ -99,6 +101,26 @@ def refuse_capture(name: str) -> None:
         )
 
 
+def observe_launches(observer: Callable[[Artifact], None] | None) -> None:
+    """Call ``observer`` with the artifact of every launch, eager or captured, of all that is bound from now on.
+
+    What was bound before is not observed, and nothing is paid where no observer was set: it is for test suites, which
+    set it before anything is bound, to know which machine code a test ran.
+    """
+    global _observer
+    _observer = observer
+
+
+def _observed(
+    launch: Callable[..., Any], observer: Callable[[Artifact], None], artifact: Artifact
+) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
+        observer(artifact)
+        return launch(*arguments)
+
+    return call
+
+
 class Launch:
     """A kernel with its arguments, packed once.
 
@@ -125,7 +147,9 @@ class Launch:
         """
         manifest = self.kernel.artifact.manifest
         shape = (*grid, *manifest.launch.block, manifest.launch.shared_bytes)
-        launch = partial(driver.cuLaunchKernel, self.kernel.function, *shape)
+        launch: Callable[..., Any] = partial(driver.cuLaunchKernel, self.kernel.function, *shape)
+        if _observer is not None:
+            launch = _observed(launch, _observer, self.kernel.artifact)
         slots, new_slot, launch_elsewhere = self._slots, self._new_slot, self._launch_elsewhere
 
         def call(*changing: int) -> None:

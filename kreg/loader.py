@@ -154,6 +154,13 @@ def _initialised() -> Any:
     return driver
 
 
+def describe_device(device: int = 0) -> tuple[str, str]:
+    """Return the name of a device, and the CUDA version that the driver supports. Raises ``LoadError``."""
+    handle = check(_initialised().cuDeviceGet(device), f"find device {device}")
+    name = check(driver.cuDeviceGetName(256, handle), f"ask device {device} its name")
+    return bytes(name).partition(b"\0")[0].decode(), _driver_version()
+
+
 def targets_of(device: int) -> list[str]:
     """Return the targets whose cubins run on a device, the one that offers most first. Raises ``LoadError``."""
     if device not in _targets:
