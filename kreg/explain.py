@@ -9,7 +9,7 @@ from kreg.backends import load_backend
 from kreg.drift import changed_files
 from kreg.inventory import Entry, entries, spec_text
 from kreg.kernel import Kernel
-from kreg.lockfile import Lockfile, Pin
+from kreg.lockfile import Lockfile, Pin, pin_order
 from kreg.manifest import Manifest
 from kreg.record import Record
 from kreg.spec import CompileSpec, format_value
@@ -155,7 +155,7 @@ def _nearest(kernel: Kernel, spec: CompileSpec, found: list[Entry], toolchain: T
         for e in found
         if e.manifest is not None
     ]
-    return tuple(sorted(near, key=lambda n: len(n.differences))[:_NEAREST])
+    return tuple(sorted(near, key=lambda n: (len(n.differences), pin_order(n.spec)))[:_NEAREST])
 
 
 def _differences(kernel: Kernel, spec: CompileSpec, manifest: Manifest, toolchain: Toolchain | None) -> tuple[str, ...]:
