@@ -78,17 +78,18 @@ class _Receipts:
         before = self._results.get(report.nodeid, "passed")
         self._results[report.nodeid] = outcome if before == "passed" else before
 
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         from kreg.launch import observe_launches
 
         observe_launches(None)
-        why = self._why_not(session)
+        why = self._why_not(session, exitstatus)
         self._said = [f"no receipts: {why}"] if why else self._write()
 
-    def _why_not(self, session: pytest.Session) -> str | None:
+    def _why_not(self, session: pytest.Session, exitstatus: int) -> str | None:
         if self._deselected or any("::" in argument for argument in self._config.args):
             return "not all tests were chosen, and a receipt says that all passed"
-        if len(self._results) < session.testscollected or session.shouldstop or session.shouldfail:
+        is_whole = exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
+        if not is_whole or len(self._results) < session.testscollected:
             return "the run ended before all tests had run"
         lost = [test for test, result in self._results.items() if result == "failed" and test not in self._launched]
         if lost:

@@ -89,5 +89,10 @@ def _imported_from(module: ModuleType, node: ast.ImportFrom) -> Iterator[str]:
         inner = f"{base}.{alias.name}"
         if inner in sys.modules:
             yield inner
-        elif base in sys.modules:
+        elif base in sys.modules and _has(sys.modules[base], alias.name):
             yield base
+
+
+def _has(module: ModuleType, name: str) -> bool:
+    """Say whether a name is the module's own, not that of a submodule whose import has not run."""
+    return name == "*" or name in vars(module) or "__getattr__" in vars(module)

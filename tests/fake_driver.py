@@ -32,6 +32,7 @@ class FakeDriver:
             "cuDeviceGetCount": lambda: (1,),
             "cuDeviceGet": lambda ordinal: (ordinal,),
             "cuDeviceGetAttribute": self._attribute,
+            "cuDeviceGetName": lambda *_: (b"Made-up GPU\0\0",),
             "cuDevicePrimaryCtxRetain": lambda _: (driver.CUcontext(4096),),
             "cuCtxPushCurrent": lambda _: (),
             "cuCtxPopCurrent": lambda: (driver.CUcontext(0),),

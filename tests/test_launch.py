@@ -12,7 +12,7 @@ from fake_driver import FakeDriver
 
 import kreg
 from kreg import LaunchError, loader
-from kreg.launch import Launch, check_tensor, prepare
+from kreg.launch import Launch, check_tensor, observe_launches, prepare
 from kreg.manifest import Launch as LaunchConfig
 
 ELSEWHERE = driver.CUresult.CUDA_ERROR_INVALID_CONTEXT
@@ -159,3 +159,26 @@ def test_check_tensor_of_another_device_is_refused():
 def test_check_tensor_returns_the_address():
     tensor = torch.zeros(2, 4)
     assert check_tensor("x", tensor, torch.float32, (2, 4), -1) == tensor.data_ptr()
+
+
+# Observing.
+
+
+def test_observer_is_told_of_every_launch_of_what_is_bound_after(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch):
+    seen: list[str] = []
+    monkeypatch.setattr("kreg.launch._observer", None)
+    before = make_launch().bind((1, 1, 1), int)
+    observe_launches(lambda artifact: seen.append(artifact.cubin_digest))
+    launch = make_launch(size=2)
+    call, other = launch.bind((1, 1, 1), int), launch.bind((2, 1, 1), int)
+    observe_launches(None)
+    after = make_launch(size=4).bind((1, 1, 1), int)
+    for function in (before, call, call, other, after):
+        function(10, 20)
+    assert seen == [make_artifact(2).cubin_digest] * 3
+    assert len(fake.launches) == 5
+    assert struct.unpack("<QQI", fake.launches[1][1]) == (10, 20, 3)
+
+
+def test_device_is_described(fake: FakeDriver):
+    assert loader.describe_device() == ("Made-up GPU", "13.0")
