@@ -88,18 +88,17 @@ class CuteBackend:
     """Compiles kernels written in CuTe DSL."""
 
     def __init__(self) -> None:
-        self._asked: tuple[str, ...] | None = None
-        self._toolchain: Toolchain | None = None
+        self._asked: tuple[tuple[str, ...], Toolchain | None] | None = None
 
     def toolchain(self) -> Toolchain | None:
         """Return the installed DSL distributions, or None without ``nvidia-cutlass-dsl``."""
         path = tuple(sys.path)
-        if self._asked != path:  # What is installed does not change under a process; where it looks may.
+        if self._asked is None or self._asked[0] != path:
+            # What is installed does not change under a process; where it looks may.
             versions = installed_versions(DISTRIBUTIONS)
             installed = DISTRIBUTIONS[0] in versions
-            self._toolchain = Toolchain(backend="cute", distributions=versions) if installed else None
-            self._asked = path
-        return self._toolchain
+            self._asked = path, Toolchain(backend="cute", distributions=versions) if installed else None
+        return self._asked[1]
 
     def missing(self) -> str:
         """Return the command that installs the DSL."""
