@@ -7,11 +7,13 @@ import sys
 
 import click
 
-from kreg import KregError
-from kreg.difference import Change, Difference, Item, compare, items_of
+from kreg import REGISTRY, KregError
+from kreg.difference import Change, Difference, Item, compare, items_of, selected
+from kreg.digest import sha256
 from kreg.disassembly import instruction_diff
-from kreg.inventory import Selector
-from kreg.store import Store
+from kreg.files import read_file
+from kreg.inventory import Entry, Selector
+from kreg.store import CUBIN_LIMIT, Store
 
 from .options import json_option, selector_options, store_option
 from .output import plural, print_json
@@ -37,9 +39,10 @@ def diff_command(before: str, after: str, chosen: Selector, sass: bool, store: S
 
     With --sass, the cubins of a lockfile are looked for in --store.
     """
-    sides = [[item for item in items_of(path) if chosen.means(item.spec)] for path in (before, after)]
+    sides = selected([_read(path) for path in (before, after)], chosen, REGISTRY)
     found = compare(*sides)
-    listings = _listings(found, [_store_of(path, store) for path in (before, after)]) if sass else {}
+    stores = [_store_of(path, store) for path in (before, after)]
+    listings = [_listing(change, stores) if sass else None for change in found.changed]
     if as_json:
         print_json(_as_json(found, listings))
     else:
@@ -47,35 +50,55 @@ def diff_command(before: str, after: str, chosen: Selector, sass: bool, store: S
     sys.exit(0 if found.is_empty else 1)
 
 
+def _read(path: str) -> list[Item]:
+    """Return the variants of one side, and say what had to be left out of it."""
+    left_out: list[Entry] = []
+    items = items_of(path, left_out.append)
+    newer = sum(entry.is_newer for entry in left_out)
+    if newer:
+        click.echo(f"{plural(newer, 'entry')} of a newer kreg in {path} left out", err=True)
+    if len(left_out) > newer:
+        count = plural(len(left_out) - newer, "entry")
+        click.echo(f"{count} in {path} cannot be read and left out; see `kreg verify --store {path}`", err=True)
+    return items
+
+
 def _store_of(path: str, store: Store) -> Store:
     return Store(path) if os.path.isdir(path) else store
 
 
-def _listings(found: Difference, stores: list[Store]) -> dict[str, list[str]]:
-    """Return the instruction diff of each variant whose cubin moved, by spec."""
-    return {
-        change.after.spec: instruction_diff(*map(_cubin, (change.before, change.after), stores))
-        for change in found.changed
-        if "program" in change.moved
-    }
+def _listing(change: Change, stores: list[Store]) -> list[str] | None:
+    """Return the instruction diff of a variant whose machine code moved, else None."""
+    if "program" not in change.moved:
+        return None
+    return instruction_diff(*map(_cubin, (change.before, change.after), stores))
 
 
 def _cubin(item: Item, store: Store) -> str:
-    path = store.object_path(str(item.values["cubin"]))
-    if not os.path.exists(path):
+    """Return the path of a proven cubin. Raises ``KregError`` if the store has none."""
+    digest = str(item.values["cubin"])
+    path = store.object_path(digest)
+    cubin = read_file(path, CUBIN_LIMIT)
+    if cubin is None:
         raise KregError(f"the cubin of `{item.spec}` is not in {store.root} ({path}); name a store that has it")
+    if sha256(cubin) != digest:
+        raise KregError(f"the cubin of `{item.spec}`, {path}, does not match its digest; see `kreg verify`")
     return path
 
 
-def _print(found: Difference, listings: dict[str, list[str]]) -> None:
+def _print(found: Difference, listings: list[list[str] | None]) -> None:
     for item in found.removed:
         click.echo(f"- {item.spec}")
     for item in found.added:
         click.echo(f"+ {item.spec}  {_describe(item)}")
-    for change in found.changed:
+    listed = [pair for pair in zip(found.changed, listings, strict=True) if not pair[0].is_of_sources_alone]
+    for change, listing in sorted(listed, key=lambda pair: "program" not in pair[0].moved):
         click.echo(f"~ {change.after.spec}  {', '.join(_moves(change))}")
-        for line in listings.get(change.after.spec, []):
+        for line in listing or ():
             click.echo(f"    {line}")
+    alone = len(found.changed) - len(listed)
+    if alone:
+        click.echo(f"{plural(alone, 'variant')}: sources changed, nothing else")
     code = sum("program" in change.moved for change in found.changed)
     sides = f"{len(found.added)} added, {len(found.removed)} removed, {plural(found.same, 'variant')} the same"
     click.echo(f"{len(found.changed)} changed ({code} in machine code), {sides}", err=True)
@@ -112,7 +135,7 @@ def _toolchain_move(before: object, after: object) -> str:
     return ", ".join(f"{name} {before.get(name, 'none')} -> {after.get(name, 'none')}" for name in names)
 
 
-def _as_json(found: Difference, listings: dict[str, list[str]]) -> dict[str, object]:
+def _as_json(found: Difference, listings: list[list[str] | None]) -> dict[str, object]:
     return {
         "same": found.same,
         "added": [{"spec": item.spec, **item.values} for item in found.added],
@@ -122,8 +145,8 @@ def _as_json(found: Difference, listings: dict[str, list[str]]) -> dict[str, obj
                 "before": change.before.spec,
                 "after": change.after.spec,
                 "moved": change.moved,
-                "sass": listings.get(change.after.spec),
+                "sass": listing,
             }
-            for change in found.changed
+            for change, listing in zip(found.changed, listings, strict=True)
         ],
     }

@@ -137,7 +137,7 @@ def check(
     pins = list(lockfile.pins)
     if chosen:
         keys = {spec.key for _, spec in chosen.specs(registry)}
-        pins = [pin for pin in pins if pin.key in keys or chosen.means(pin.spec)]
+        pins = [pin for pin in pins if pin.key in keys or chosen.means(pin.spec, registry)]
         variants = [(kernel, spec) for kernel, spec in variants if spec.key in keys]
     done = examine(variants, store, jobs, progress)
     kernels = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from kreg.errors import LockfileError, StoreError
-from kreg.inventory import entries, spec_text
+from kreg.inventory import entries, refuse_unknown, spec_text
 from kreg.lockfile import pin_order, read_lockfile, variant_of
 from kreg.record import Record
 from kreg.spec import parse_spec_text
@@ -15,8 +15,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
+    from kreg.inventory import Entry, Selector
     from kreg.lockfile import Lockfile, Pin
     from kreg.manifest import Manifest
+    from kreg.registry import Registry
 
 FIELDS = (
     "version", "toolchain", "key", "registers", "shared_bytes", "local_bytes", "code_bytes", "cubin_bytes",
@@ -52,6 +54,11 @@ class Change(Record):
         }
         self._set(before=before, after=after, moved=moved)
 
+    @property
+    def is_of_sources_alone(self) -> bool:
+        """Say whether nothing but the sources differs, as after the edit of a comment."""
+        return self.moved.keys() == {"source"}
+
 
 class Difference(Record):
     """What two sides differ in; ``same`` counts the variants that do not. All lists are in reading order."""
@@ -73,17 +80,30 @@ class Difference(Record):
         return not (self.added or self.removed or self.changed)
 
 
-def items_of(path: str) -> list[Item]:
-    """Return the variants of a lockfile or a store. Raises ``LockfileError`` and ``StoreError``."""
+def items_of(path: str, report: Callable[[Entry], None] | None = None) -> list[Item]:
+    """Return the variants of a lockfile or a store. Raises ``LockfileError`` and ``StoreError``.
+
+    ``report`` is called with each entry of a store that is left out, as it cannot be read or is of a newer kreg.
+    """
     if os.path.isdir(path):
         store = Store(path)
         if not store.is_marked():
             raise StoreError(f"{path} is neither a lockfile nor a kreg store")
-        return [_of_manifest(entry.manifest) for entry in entries(store) if entry.manifest is not None]
+        return _of_entries(entries(store), report)
     if not os.path.exists(path):
         raise LockfileError(f"there is no lockfile and no store {path}")
     lockfile = read_lockfile(path)
     return [_of_pin(pin, lockfile) for pin in lockfile.pins]
+
+
+def _of_entries(found: Iterable[Entry], report: Callable[[Entry], None] | None) -> list[Item]:
+    items = []
+    for entry in found:
+        if entry.manifest is not None:
+            items.append(_of_manifest(entry.manifest))
+        elif report is not None:
+            report(entry)
+    return items
 
 
 def _of_pin(pin: Pin, lockfile: Lockfile) -> Item:
@@ -110,6 +130,18 @@ def _of_manifest(manifest: Manifest) -> Item:
     return Item(spec=spec_text(manifest), values={**values, **others})
 
 
+def selected(sides: Iterable[list[Item]], chosen: Selector, registry: Registry) -> list[list[Item]]:
+    """Return of each side what ``chosen`` means; a parameter that a spec leaves out has the declared default.
+
+    Raises ``SpecError`` for a kernel that neither a side nor the registry knows.
+    """
+    every = list(sides)
+    found = [[item for item in side if chosen.means(item.spec, registry)] for side in every]
+    if not any(found):
+        refuse_unknown(chosen, {parse_spec_text(item.spec).kernel for side in every for item in side}, registry)
+    return found
+
+
 def compare(before: Iterable[Item], after: Iterable[Item]) -> Difference:
     """Pair the variants of two sides and say what moved.
 
@@ -121,12 +153,25 @@ def compare(before: Iterable[Item], after: Iterable[Item]) -> Difference:
     for alike in (_spec_and_toolchain, _spec, _variant):
         pairs += _pair(left, right, alike)
     changes = [Change(first, second) for first, second in pairs]
-    changed = sorted((change for change in changes if change.moved), key=lambda change: pin_order(change.after.spec))
+    changed = sorted((change for change in changes if change.moved), key=lambda change: _order(change.after))
     return Difference(added=tuple(right), removed=tuple(left), changed=tuple(changed), same=len(changes) - len(changed))
 
 
 def _in_order(items: Iterable[Item]) -> list[Item]:
-    return sorted(items, key=lambda item: (pin_order(item.spec), str(item.values["toolchain"])))
+    return sorted(items, key=_order)
+
+
+def _order(item: Item) -> tuple[object, ...]:
+    return pin_order(item.spec), _toolchain(item)
+
+
+def _toolchain(item: Item) -> tuple[tuple[str, ...], ...]:
+    """Return what toolchains are told apart and sorted by: distributions in order, versions by number."""
+    distributions = item.values["toolchain"]
+    assert isinstance(distributions, dict)
+    return tuple(
+        (name, *(part.rjust(20) for part in version.split("."))) for name, version in sorted(distributions.items())
+    )
 
 
 def _pair(left: list[Item], right: list[Item], alike: Callable[[Item], Hashable]) -> list[tuple[Item, Item]]:
@@ -142,7 +187,7 @@ def _pair(left: list[Item], right: list[Item], alike: Callable[[Item], Hashable]
 
 
 def _spec_and_toolchain(item: Item) -> Hashable:
-    return item.spec, str(item.values["toolchain"])
+    return item.spec, _toolchain(item)
 
 
 def _spec(item: Item) -> Hashable:

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from difflib import unified_diff
+from difflib import SequenceMatcher, unified_diff
 from glob import glob
 from shutil import which
 
@@ -14,6 +14,7 @@ from kreg.errors import KregError
 
 _SECONDS = 120
 _ENCODING = re.compile(r"/\*[0-9a-f]{4,}\*/|/\* 0x[0-9a-f]+ \*/")
+_LABEL = re.compile(r"\.L_x_[0-9]+")
 _WHEELS = "nvidia/*/bin/nvdisasm"
 
 
@@ -42,5 +43,26 @@ def disassemble(path: str) -> list[str]:
 
 
 def instruction_diff(before: str, after: str) -> list[str]:
-    """Return the unified diff of the instructions of two cubins, without a head; empty if they are the same."""
-    return list(unified_diff(disassemble(before), disassemble(after), "before", "after", n=2, lineterm=""))[2:]
+    """Return the unified diff of the instructions of two cubins, without a head; empty if they are the same.
+
+    A label has the name that it has before, wherever the numbers of labels have moved.
+    """
+    first = disassemble(before)
+    second = _with_labels_of(first, disassemble(after))
+    return list(unified_diff(first, second, "before", "after", n=2, lineterm=""))[2:]
+
+
+def _with_labels_of(first: list[str], second: list[str]) -> list[str]:
+    """Rename the labels of ``second``: to that of the same place in ``first``, or to a name that is not in there.
+
+    nvdisasm numbers labels from the start, so that one more branch moves all that follow. Places are paired one to
+    one, and so are names: listings are equal after this only if they are the same program.
+    """
+    blocks = SequenceMatcher(None, _unnamed(first), _unnamed(second), autojunk=False).get_matching_blocks()
+    pairs = [(first[i + k], second[j + k]) for i, j, size in blocks for k in range(size)]
+    names = {new[:-1]: old[:-1] for old, new in pairs if _LABEL.fullmatch(new[:-1])}
+    return [_LABEL.sub(lambda found: names.get(found[0], f"{found[0]}+"), line) for line in second]
+
+
+def _unnamed(lines: list[str]) -> list[str]:
+    return [_LABEL.sub(".L", line) for line in lines]

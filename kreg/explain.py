@@ -165,7 +165,7 @@ def _differences(kernel: Kernel, spec: CompileSpec, manifest: Manifest, toolchai
     if manifest.target != spec.target:
         said.append(f"target {manifest.target} there, {spec.target} asked")
     asked = kernel.arguments(spec)
-    there = {**{param.name: param.default for param in kernel.params}, **manifest.params}
+    there = {**kernel.defaults(), **manifest.params}
     said += _differing(asked, there, "asked")
     said += _differing(dict(spec.options), manifest.options, "declared")
     if toolchain is not None:

@@ -18,6 +18,7 @@ from kreg.registry import Registry
 from kreg.spec import (
     CompileSpec,
     format_params,
+    format_value,
     parse_spec_text,
     parse_target,
     parse_value,
@@ -119,13 +120,14 @@ class Selector(Record):
             for name, texts in self.values().items()
         )
 
-    def means(self, spec: str) -> bool:
-        """Say whether a spec text is meant, declared or not, going by what stands in it."""
+    def means(self, spec: str, registry: Registry) -> bool:
+        """Say whether a spec text is meant, declared or not; a parameter that it leaves out has its default."""
         parts = parse_spec_text(spec)
+        params = {**_default_texts(parts.kernel, registry), **dict(parts.params)} if self.params else {}
         return (
             (not self.kernels or any(n == parts.kernel and v in (None, parts.version) for n, v in self.kernels))
             and (not self.targets or parts.target in self.targets)
-            and all(dict(parts.params).get(name) in texts for name, texts in self.values().items())
+            and all(params.get(name) in texts for name, texts in self.values().items())
         )
 
     def specs(self, registry: Registry) -> list[tuple[Kernel, CompileSpec]]:
@@ -207,10 +209,12 @@ def _is_value(value: Value, text: str) -> bool:
 
 
 def _defaults(manifest: Manifest, registry: Registry) -> dict[str, Value]:
-    if is_stale(manifest, registry):
-        return {}
-    params = registry.get(manifest.kernel).params
-    return {param.name: param.default for param in params if param.default is not REQUIRED}  # type: ignore[misc]
+    return {} if is_stale(manifest, registry) else registry.get(manifest.kernel).defaults()
+
+
+def _default_texts(kernel: str, registry: Registry) -> dict[str, str]:
+    defaults = registry.get(kernel).defaults() if kernel in registry.names() else {}
+    return {name: format_value(value) for name, value in defaults.items()}
 
 
 def is_stale(manifest: Manifest, registry: Registry) -> bool:

@@ -200,6 +200,10 @@ class Kernel(Record):
             values[param.name] = value
         return values
 
+    def defaults(self) -> dict[str, Value]:
+        """Return the declared default of each parameter that has one."""
+        return {param.name: param.default for param in self.params if not isinstance(param.default, _Required)}
+
     def specs(self, targets: Iterable[str] | None = None) -> Iterator[CompileSpec]:
         """Enumerate the variants that are warmed by default, for ``targets`` or every declared one."""
         names = [param.name for param in self.params]

@@ -1,12 +1,13 @@
 """A pytest plugin that writes receipts: ``pytest tests/gpu --receipts kreg.lock``, on a machine with a GPU.
 
 A pinned cubin earns one if at least one test launched it and every test that did has passed. Nothing is written
-where that cannot be known: some tests were deselected, the run ended early, or a test failed that launched nothing.
-Launches in child processes are not seen.
+where that cannot be known: some tests of the folder were left out, the run ended early, a file could not be collected,
+or a test failed that launched nothing. Launches in child processes are not seen.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -16,6 +17,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kreg.artifact import Artifact
     from kreg.lockfile import Lockfile, Receipt
+
+_FROM_BEST = ("passed", "skipped", "failed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,15 +48,15 @@ class _Receipts:
 
     def __init__(self, config: pytest.Config, path: str) -> None:
         from kreg.launch import observe_launches
-        from kreg.lockfile import read_lockfile
 
         self._config = config
         self._path = path
-        self._lockfile: Lockfile = read_lockfile(path)
+        self._lockfile = _read_to_write(path)
         self._launched: dict[str, set[str]] = {}
         self._results: dict[str, str] = {}
         self._now = ""
         self._deselected = 0
+        self._uncollected = ""
         self._folder = config.rootpath
         self._said: list[str] = []
         observe_launches(self._observe)
@@ -64,6 +67,10 @@ class _Receipts:
     def pytest_deselected(self, items: list[pytest.Item]) -> None:
         self._deselected += len(items)
 
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._uncollected = self._uncollected or report.nodeid
+
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         folders = {item.path.parent for item in session.items}
         if folders:
@@ -73,28 +80,51 @@ class _Receipts:
         self._now = nodeid
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep the worst that setup, call and teardown of a test came to; an expected failure is no pass."""
-        outcome = "failed" if hasattr(report, "wasxfail") else report.outcome
-        before = self._results.get(report.nodeid, "passed")
-        self._results[report.nodeid] = outcome if before == "passed" else before
+        """Keep the worst that setup, call and teardown of a test came to; an expected failure is no pass.
+
+        Only a call passes a test: a setup that went well says nothing of a test that then ends the run.
+        """
+        is_known = report.outcome in _FROM_BEST and not hasattr(report, "wasxfail")
+        outcome = report.outcome if is_known else "failed"
+        if outcome != "passed" or report.when == "call":
+            before = self._results.get(report.nodeid, outcome)
+            self._results[report.nodeid] = max(before, outcome, key=_FROM_BEST.index)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        from kreg.errors import KregError
         from kreg.launch import observe_launches
 
         observe_launches(None)
-        why = self._why_not(session, exitstatus)
-        self._said = [f"no receipts: {why}"] if why else self._write()
+        try:
+            why = self._why_not(session, exitstatus)
+            self._said = [f"no receipts: {why}"] if why else self._write()
+        except (KregError, OSError) as error:  # It must not change how the tests ended.
+            self._said = [f"no receipts: {error}"]
 
     def _why_not(self, session: pytest.Session, exitstatus: int) -> str | None:
-        if self._deselected or any("::" in argument for argument in self._config.args):
-            return "not all tests were chosen, and a receipt says that all passed"
-        is_whole = exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
-        if not is_whole or len(self._results) < session.testscollected:
+        has_ended = exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
+        if not has_ended or len(self._results) < session.testscollected:
             return "the run ended before all tests had run"
+        if not self._is_whole():
+            return "not all tests were chosen, and a receipt says that all passed"
+        if self._uncollected:
+            return f"tests could not be collected: {self._uncollected}"
         lost = [test for test, result in self._results.items() if result == "failed" and test not in self._launched]
         if lost:
             return f"a test failed that launched nothing here, so that it may be of any cubin: {lost[0]}"
         return None
+
+    def _is_whole(self) -> bool:
+        """Say whether the folder of the tests was given whole, and nothing in it left out.
+
+        ``--lf`` passes over whole files, and deselects nothing in them.
+        """
+        options = ("ignore", "ignore_glob", "lf")
+        if self._deselected or any(self._config.getoption(name, None) for name in options):
+            return False
+        start = self._config.invocation_params.dir
+        given = [os.path.abspath(start / argument) for argument in self._config.args]
+        return any(self._folder.is_relative_to(place) for place in given)
 
     def _write(self) -> list[str]:
         from kreg.receipts import add_receipts
@@ -160,6 +190,17 @@ class _Receipts:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         for line in self._said:
             terminalreporter.write_line(line)
+
+
+def _read_to_write(path: str) -> Lockfile:
+    """Read a lockfile; refuse now, not after the tests, one that this kreg does not write."""
+    from kreg.errors import LockfileError
+    from kreg.lockfile import REVISION, read_lockfile
+
+    found = read_lockfile(path)
+    if found.revision > REVISION:
+        raise LockfileError(f"{path} has revision {found.revision}, written by a newer kreg; write it with that one")
+    return found
 
 
 def _common(folders: set[Path]) -> Path:

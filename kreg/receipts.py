@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 from datetime import date
 
+from msgspec import ValidationError, convert
+from msgspec.structs import asdict, replace
+
 from kreg.digest import canonical, is_hex, sha256
 from kreg.errors import LockfileError
 from kreg.lockfile import Lockfile, Receipt, read_lockfile, write_lockfile
@@ -25,16 +28,15 @@ def add_receipts(path: str | os.PathLike[str], receipts: Iterable[Receipt]) -> L
     Their targets count as run on hardware from then on. Returns the lockfile as written. Raises ``LockfileError`` for
     a receipt that says nothing or is for a cubin that is not pinned; the file is then as it was.
     """
-    from msgspec.structs import replace
-
     where = os.fspath(path)
     lockfile = read_lockfile(where)
-    given = {receipt.cubin: receipt for receipt in receipts}
     pinned = {pin.cubin for pin in lockfile.pins}
-    for receipt in given.values():
+    given: dict[str, Receipt] = {}
+    for receipt in receipts:
         _check(receipt)
         if receipt.cubin not in pinned:
             raise LockfileError(f"{where} has no pin for the cubin {receipt.cubin} of a receipt; see `kreg check`")
+        given[receipt.cubin] = receipt
     pins = [replace(pin, receipt=given.get(pin.cubin, pin.receipt)) for pin in lockfile.pins]
     run = {parse_spec_text(pin.spec).target or "" for pin in pins if pin.cubin in given}
     written = replace(lockfile, pins=tuple(pins), hardware=tuple(sorted({*lockfile.hardware, *run})))
@@ -45,27 +47,35 @@ def add_receipts(path: str | os.PathLike[str], receipts: Iterable[Receipt]) -> L
 def _check(receipt: Receipt) -> None:
     complaint = _complaint(receipt)
     if complaint:
-        raise LockfileError(f"receipt for {receipt.cubin[:12]}: {complaint}")
+        raise LockfileError(f"receipt for {receipt.cubin!s:.12}: {complaint}")
 
 
 def _complaint(receipt: Receipt) -> str | None:
+    try:
+        convert(asdict(receipt), Receipt)  # Nothing else proves the types of what is built in Python.
+    except ValidationError as error:
+        return str(error)
     for name in ("cubin", "tests"):
         digest = getattr(receipt, name)
         if len(digest) != 64 or not is_hex(digest):
             return f"{name} is {digest!r}, not 64 hex digits"
     if not 0 < receipt.passed <= receipt.total:
         return f"{receipt.passed} of {receipt.total} tests passed; it takes at least one, and no more than there were"
+    return None if _is_date(receipt.date) else f"date is {receipt.date!r}, not one such as 2026-12-01"
+
+
+def _is_date(text: str) -> bool:
     try:
-        date.fromisoformat(receipt.date)
+        return date.fromisoformat(text).isoformat() == text
     except ValueError:
-        return f"date is {receipt.date!r}, not one such as 2026-12-01"
-    return None
+        return False
 
 
 def digest_of_tests(folder: str | os.PathLike[str]) -> str:
     """Return the SHA-256 over the names and contents of the Python files below ``folder``."""
     parts: dict[str, str] = {}
-    for place, _, names in os.walk(folder):
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name != "__pycache__"]
         for name in names:
             if name.endswith(".py"):
                 path = os.path.join(place, name)

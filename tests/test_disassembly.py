@@ -62,6 +62,27 @@ def test_moved_address_is_no_difference(nvdisasm: Path):
     assert instruction_diff(*paths)[-2:] == ["-EXIT ;", "+NOP ;"]
 
 
+def numbered(path: str, *lines: str) -> str:
+    Path(f"{path}.sass").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_labels_with_moved_numbers_are_no_difference(nvdisasm: Path):
+    loop = ("{0}:", "FADD R1, R2, R3 ;", "@P0 BRA `({0}) ;", "{1}:", "BRA `({1}) ;")
+    before = numbered(f"{nvdisasm}/a", *(line.format(".L_x_0", ".L_x_1") for line in loop))
+    after = numbered(
+        f"{nvdisasm}/b", "@P1 BRA `(.L_x_0) ;", ".L_x_0:", *(line.format(".L_x_1", ".L_x_2") for line in loop)
+    )
+    changed = [line for line in instruction_diff(before, after) if line[0] in "+-"]
+    assert changed == ["+@P1 BRA `(.L_x_0+) ;", "+.L_x_0+:"]
+
+
+def test_branch_to_another_label_is_a_difference(nvdisasm: Path):
+    body = (".L_x_0:", "FADD R1, R2, R3 ;", ".L_x_1:", "FMUL R1, R2, R3 ;")
+    paths = [numbered(f"{nvdisasm}/{n}", *body, f"BRA `(.L_x_{n}) ;") for n in (0, 1)]
+    assert instruction_diff(*paths)[-2:] == ["-BRA `(.L_x_0) ;", "+BRA `(.L_x_1) ;"]
+
+
 def test_disassembler_that_fails_or_hangs_is_an_error(nvdisasm: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(disassembly, "_SECONDS", 0.2)
     path = f"{nvdisasm}/a.cubin"

@@ -374,3 +374,10 @@ def test_receipt_of_another_cubin_than_today_s_is_none(project: Project):
             "2 cubins without a receipt: nobody has run this machine code"
         )
     ]
+
+
+def test_check_of_a_default_value_looks_at_an_older_version_too(project: Project):
+    project.lock()
+    project.append(CODE)
+    project.declare(version=2)
+    assert project.says(Selector(params=["lines=false", "size=2"])) == ["made 1 -> 2: 2 variants changed"]

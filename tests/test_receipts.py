@@ -55,6 +55,10 @@ def test_newer_receipt_replaces_its_own_and_no_other(path: str):
         ({"cubin": "short"}, "receipt for short: cubin is 'short', not 64 hex digits"),
         ({"tests": "A" * 64}, "receipt for {cubin}: tests is '" + "A" * 64 + "', not 64 hex digits"),
         ({"date": "yesterday"}, "receipt for {cubin}: date is 'yesterday', not one such as 2026-12-01"),
+        ({"date": "20261201"}, "receipt for {cubin}: date is '20261201', not one such as 2026-12-01"),
+        ({"device": None}, "receipt for {cubin}: Expected `str`, got `null` - at `$.device`"),
+        ({"passed": "1"}, "receipt for {cubin}: Expected `int`, got `str` - at `$.passed`"),
+        ({"cubin": None}, "receipt for None: Expected `str`, got `null` - at `$.cubin`"),
         ({"passed": 0}, "receipt for {cubin}: 0 of 2 tests passed; it takes at least one, and no more than there were"),
         ({"passed": 3}, "receipt for {cubin}: 3 of 2 tests passed; it takes at least one, and no more than there were"),
     ],
@@ -62,9 +66,18 @@ def test_newer_receipt_replaces_its_own_and_no_other(path: str):
 def test_bad_receipt_is_refused_and_nothing_written(path: str, change: dict[str, object], message: str):
     before = Path(path).read_bytes()
     good = make_receipt(TWO.cubin_digest)
+    bad = make_receipt(**{"cubin": ONE.cubin_digest, **change})
     with pytest.raises(LockfileError) as caught:
-        kreg.add_receipts(path, [good, make_receipt(**{"cubin": ONE.cubin_digest, **change})])
+        kreg.add_receipts(path, [good, bad, make_receipt(ONE.cubin_digest)])
     assert str(caught.value) == message.format(path=path, cubin=ONE.cubin_digest[:12])
+    assert Path(path).read_bytes() == before
+
+
+def test_lockfile_of_a_newer_revision_is_not_written(path: str):
+    Path(path).write_text(Path(path).read_text(encoding="utf-8").replace('"revision":1', '"revision":2'))
+    before = Path(path).read_bytes()
+    with pytest.raises(LockfileError, match=r"has revision 2, written by a newer kreg; write it with that one$"):
+        kreg.add_receipts(path, [make_receipt(ONE.cubin_digest)])
     assert Path(path).read_bytes() == before
 
 
@@ -75,6 +88,8 @@ def test_digest_of_tests_is_over_names_and_contents_of_python_files(tmp_path: Pa
     digest = digest_of_tests(tmp_path / "a")
     assert digest_of_tests(tmp_path / "b") == digest
     (tmp_path / "b" / "data.txt").write_text("no test\n", encoding="utf-8")
+    (tmp_path / "b" / "__pycache__").mkdir()
+    (tmp_path / "b" / "__pycache__" / "old.py").write_text("x = 0\n", encoding="utf-8")
     assert digest_of_tests(tmp_path / "b") == digest
     (tmp_path / "b" / "deep" / "test_x.py").rename(tmp_path / "b" / "deep" / "test_y.py")
     assert digest_of_tests(tmp_path / "b") != digest
@@ -162,6 +177,8 @@ def test_cubins_whose_tests_all_passed_get_a_receipt(suite: Path, path: str):
         (GOOD + "def test_skipped(launch): launch(2); pytest.skip('no')\n", 0, ALL),
         ("def test_skipped(launch): launch(2); pytest.skip('no')\ndef test(launched): pass\n", 0,
          {"fake@1[size=1]:sm_120a": 1, "fake@1[size=1]:sm_90a": 1}),
+        (GOOD + "@pytest.fixture\ndef bad():\n yield\n assert 0\n"
+         "def test_bad(bad, launch): launch(1); pytest.skip('no')\n", 1, {"fake@1[size=2]:sm_90a": 1}),
     ],
 )  # fmt: skip
 def test_cubin_with_a_test_that_did_not_pass_gets_none(
@@ -192,6 +209,8 @@ FAILS = GOOD + "def test_z_fails(): assert 0\n"
         (GOOD, ("--deselect", "checks/gpu/test_it.py::test_one"), 0, NOT_ALL),
         ("def test_a(launch): launch(1); assert 0\n" + GOOD, ("-x",), 1, EARLY),
         (GOOD + "def test_z(): raise KeyboardInterrupt\n", (), 2, EARLY),
+        (GOOD + "def test_z(launch): launch(1); pytest.exit('enough', returncode=0)\n", (), 0, EARLY),
+        ("def test_z(launched): assert 0\n", ("--setup-only",), 0, EARLY),
         (FAILS, (), 1, f"no receipts: {LOST}: checks/gpu/test_it.py::test_z_fails"),
         ("def test_nothing(): pass\n", (), 0, "no receipts: no test that passed launched a cubin pinned in kreg.lock"),
     ],
@@ -204,8 +223,35 @@ def test_run_that_shows_too_little_writes_nothing_and_says_why(
     assert Path(path).read_bytes() == before
 
 
-def test_bad_lockfile_is_found_before_any_test_runs(suite: Path, path: str):
-    Path(path).write_text("{}", encoding="utf-8")
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("checks/gpu/test_it.py",),
+        ("checks/gpu/test_it.py", "checks/gpu/more"),
+        ("--ignore", "checks/gpu/more"),
+        ("--ignore-glob", "*/more"),
+        ("-p", "cacheprovider", "--lf"),
+    ],
+)
+def test_run_without_some_of_the_files_writes_nothing_and_says_why(suite: Path, path: str, options: tuple[str, ...]):
+    for name in ("more", "other"):
+        (suite / name).mkdir()
+        (suite / name / f"test_{name}.py").write_text("def test_two(launch): launch(2)\n", encoding="utf-8")
+    before = Path(path).read_bytes()
+    assert run(suite, GOOD, *options) == [NOT_ALL]
+    assert Path(path).read_bytes() == before
+
+
+def test_file_that_cannot_be_collected_forbids_receipts(suite: Path, path: str):
+    (suite / "test_broken.py").write_text("import there_is_no_such_module\n", encoding="utf-8")
+    said = "no receipts: tests could not be collected: checks/gpu/test_broken.py"
+    assert run(suite, GOOD, "--continue-on-collection-errors", code=1) == [said]
+    assert passed(path) == {}
+
+
+@pytest.mark.parametrize("change", [("{", "{["), ('"revision":1', '"revision":2')])
+def test_bad_lockfile_is_found_before_any_test_runs(suite: Path, path: str, change: tuple[str, str]):
+    Path(path).write_text(Path(path).read_text(encoding="utf-8").replace(*change, 1), encoding="utf-8")
     run(suite, "from pathlib import Path\ndef test_runs(): Path('ran').touch()\n", code=4)
     assert not Path(path).with_name("ran").exists()
 
