@@ -127,7 +127,7 @@ class Selector(Record):
         return (
             (not self.kernels or any(n == parts.kernel and v in (None, parts.version) for n, v in self.kernels))
             and (not self.targets or parts.target in self.targets)
-            and all(params.get(name) in texts for name, texts in self.values().items())
+            and all(name in params and _is_text_among(params[name], texts) for name, texts in self.values().items())
         )
 
     def specs(self, registry: Registry) -> list[tuple[Kernel, CompileSpec]]:
@@ -199,6 +199,11 @@ def _parse_param(text: str) -> tuple[str, str]:
     if not (name and equals and value):
         raise SpecError(f"{text!r} is not 'name=value'")
     return name, value
+
+
+def _is_text_among(text: str, texts: Iterable[str]) -> bool:
+    """Say whether a value's text is among others, each bare or a JSON string."""
+    return parse_value(text, str, "") in [parse_value(other, str, "") for other in texts]
 
 
 def _is_value(value: Value, text: str) -> bool:

@@ -111,14 +111,12 @@ def observe_launches(observer: Callable[[Artifact], None] | None) -> None:
     _observer = observer
 
 
-def _observed(
-    launch: Callable[..., Any], observer: Callable[[Artifact], None], artifact: Artifact
-) -> Callable[..., Any]:
+def _observed(launch: Callable[..., Any], observer: Callable[[Artifact], None], artifact: Artifact) -> partial[Any]:
     def call(*arguments: Any) -> Any:
         observer(artifact)
         return launch(*arguments)
 
-    return call
+    return partial(call)
 
 
 class Launch:
@@ -147,7 +145,7 @@ class Launch:
         """
         manifest = self.kernel.artifact.manifest
         shape = (*grid, *manifest.launch.block, manifest.launch.shared_bytes)
-        launch: Callable[..., Any] = partial(driver.cuLaunchKernel, self.kernel.function, *shape)
+        again = launch = partial(driver.cuLaunchKernel, self.kernel.function, *shape)
         if _observer is not None:
             launch = _observed(launch, _observer, self.kernel.artifact)
         slots, new_slot, launch_elsewhere = self._slots, self._new_slot, self._launch_elsewhere
@@ -159,7 +157,7 @@ class Launch:
             error = launch(stream_of(), slot.address, 0)[0]
             slots.append(slot)
             if error is not _SUCCESS:
-                launch_elsewhere(error, launch, stream_of, changing)
+                launch_elsewhere(error, again, stream_of, changing)
 
         return call
 

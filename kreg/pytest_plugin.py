@@ -2,7 +2,8 @@
 
 A pinned cubin earns one if at least one test launched it and every test that did has passed. Nothing is written
 where that cannot be known: some tests of the folder were left out, the run ended early, a file could not be collected,
-or a test failed that launched nothing. Launches in child processes are not seen.
+or a test failed that launched nothing. Launches in child processes are not seen, and those of a fixture that
+several tests share count for the test that sets it up.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from kreg.artifact import Artifact
     from kreg.lockfile import Lockfile, Receipt
 
-_FROM_BEST = ("passed", "skipped", "failed")
+_FROM_BEST = ("passed", "skipped", "xfailed", "failed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -84,8 +85,9 @@ class _Receipts:
 
         Only a call passes a test: a setup that went well says nothing of a test that then ends the run.
         """
-        is_known = report.outcome in _FROM_BEST and not hasattr(report, "wasxfail")
-        outcome = report.outcome if is_known else "failed"
+        outcome: str = report.outcome if report.outcome in _FROM_BEST else "failed"
+        if hasattr(report, "wasxfail"):
+            outcome = "xfailed"
         if outcome != "passed" or report.when == "call":
             before = self._results.get(report.nodeid, outcome)
             self._results[report.nodeid] = max(before, outcome, key=_FROM_BEST.index)
@@ -184,7 +186,7 @@ class _Receipts:
             result = self._results.get(test)
             for cubin in cubins & pinned:
                 counts[cubin] = counts.get(cubin, 0) + (result == "passed")
-            failed |= cubins if result == "failed" else set()
+            failed |= cubins if result in {"failed", "xfailed"} else set()
         return {cubin: count for cubin, count in counts.items() if count and cubin not in failed}
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
