@@ -18,6 +18,7 @@ _VERBS = {
     "clear": "clear",
     "diff": "diff",
     "dir": "look",
+    "gc": "gc",
     "key": "look",
     "list": "look",
     "lock": "pin",

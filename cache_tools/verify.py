@@ -10,6 +10,7 @@ import click
 from kreg import REGISTRY
 from kreg.inventory import Selector
 from kreg.store import Store
+from kreg.sweep import leftovers
 from kreg.upkeep import Finding, Verification, verify
 
 from .options import json_option, selector_options, store_option
@@ -32,9 +33,11 @@ def verify_command(
     done = verify(store, chosen, REGISTRY, recompile=recompile, report=None if as_json else _print_finding)
     seconds = time.perf_counter() - start
     if as_json:
-        print_json(_as_json(done, seconds))
+        print_json(_as_json(done, seconds, store))
     else:
         _summarise(done, seconds)
+    if not (as_json or chosen):
+        _print_leftovers(store)
     sys.exit(1 if done.findings else 0)
 
 
@@ -42,13 +45,22 @@ def _print_finding(finding: Finding) -> None:
     click.echo(f"{finding.path}: {finding.reason}")
 
 
-def _as_json(done: Verification, seconds: float) -> dict[str, object]:
+def _print_leftovers(store: Store) -> None:
+    left = leftovers(store)
+    for path in left:
+        click.echo(f"{path}: no entry needs it", err=True)
+    if left:
+        click.echo(f"{plural(len(left), 'leftover')}, which `kreg gc` removes when they are old enough", err=True)
+
+
+def _as_json(done: Verification, seconds: float, store: Store) -> dict[str, object]:
     return {
         "checked": done.checked,
         "bad": [{"path": f.path, "spec": f.spec, "reason": f.reason} for f in done.findings],
         "newer": done.newer,
         "not_recompiled": done.skipped,
         "seconds": round(seconds, 3),
+        "leftovers": leftovers(store),
     }
 
 

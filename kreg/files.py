@@ -32,10 +32,13 @@ def read_file(path: str, limit: int) -> bytes | None:
     return None if found is None else found[0]
 
 
-def read_file_and_stat(path: str, limit: int) -> tuple[bytes, os.stat_result] | None:
-    """Read a file as ``read_file`` does, with what the file system says of it."""
+def read_file_and_stat(path: str, limit: int, *, unseen: bool = False) -> tuple[bytes, os.stat_result] | None:
+    """Read a file as ``read_file`` does, with what the file system said of it before.
+
+    ``unseen`` leaves the access time as it is, where the user may: a look at a file is no use of it.
+    """
     try:
-        descriptor = os.open(path, _READ_FLAGS)
+        descriptor = _open_unseen(path) if unseen else os.open(path, _READ_FLAGS)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -53,6 +56,13 @@ def read_file_and_stat(path: str, limit: int) -> tuple[bytes, os.stat_result] | 
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
     finally:
         os.close(descriptor)
+
+
+def _open_unseen(path: str) -> int:
+    try:
+        return os.open(path, _READ_FLAGS | getattr(os, "O_NOATIME", 0))
+    except PermissionError:
+        return os.open(path, _READ_FLAGS)  # Only the owner of a file may leave its access time alone.
 
 
 def _read_all(descriptor: int, size: int) -> bytes:

@@ -35,21 +35,30 @@ if TYPE_CHECKING:
 
 
 class Entry:
-    """One entry of a store: where it lies, its manifest, its size on disk in bytes, and when it was written.
+    """One entry of a store: where it lies, its manifest, its size on disk in bytes, when it was written and last used.
 
     ``problem`` is set, and ``manifest`` None, for a file that is not a readable manifest of this format.
-    ``modified`` is the file's time in seconds since 1970, as good as the file system's clock.
+    ``modified`` and ``used`` are the file's times in seconds since 1970, as good as the file system's clock; ``used``
+    is as fine as a day.
     """
 
-    __slots__ = ("path", "manifest", "size", "modified", "problem")
+    __slots__ = ("path", "manifest", "size", "modified", "used", "problem")
 
     def __init__(
-        self, *, path: str, manifest: Manifest | None, size: int, modified: float, problem: StoreError | None
+        self,
+        *,
+        path: str,
+        manifest: Manifest | None,
+        size: int,
+        modified: float,
+        used: float,
+        problem: StoreError | None,
     ) -> None:
         self.path = path
         self.manifest = manifest
         self.size = size
         self.modified = modified
+        self.used = used
         self.problem = problem
 
     @property
@@ -281,16 +290,17 @@ def _order(manifest: Manifest) -> tuple[object, ...]:
 def _read_entry(path: str) -> Entry | None:
     manifest: Manifest | None = None
     problem: StoreError | None = None
-    size, modified = 0, 0.0
+    size, modified, used = 0, 0.0, 0.0
     try:
-        found = read_file_and_stat(path, MANIFEST_LIMIT)
+        found = read_file_and_stat(path, MANIFEST_LIMIT, unseen=True)
         if found is None:
             return None
-        data, size, modified = found[0], found[1].st_size, found[1].st_mtime
+        data, status = found
+        size, modified, used = status.st_size, status.st_mtime, max(status.st_atime, status.st_mtime)
         keys = read_header(data, path)
         manifest = decode(data, path)
         if keys != tuple(getattr(manifest, name) for name in NAMES):
             manifest, problem = None, StoreError(f"manifest {path} contradicts its own header")
     except StoreError as error:
         problem = error
-    return Entry(path=path, manifest=manifest, size=size, modified=modified, problem=problem)
+    return Entry(path=path, manifest=manifest, size=size, modified=modified, used=used, problem=problem)

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 
 from kreg import config
 from kreg.artifact import Artifact
 from kreg.digest import is_hex, sha256
 from kreg.errors import StoreError
-from kreg.files import NotAFile, read_file, scan, sync_folder, unlink_quietly, write_synced
+from kreg.files import NotAFile, read_file, read_file_and_stat, scan, sync_folder, unlink_quietly, write_synced
 from kreg.header import NewerFormat, read_header
 from kreg.keylock import FileLock
 
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from kreg.spec import CompileSpec
 
 ENTRIES, OBJECTS = "entries-v1", "objects-v1"
-_FOLDERS = (ENTRIES, OBJECTS, "locks", "tmp", "quarantine")
+FOLDERS = (ENTRIES, OBJECTS, "locks", "tmp", "quarantine")
+"""The directories of a store, but ``logs``, which is made when it is needed."""
 _TAG = "CACHEDIR.TAG"
 _TAG_TEXT = (
     b"Signature: 8a477f597d28d172789f06886806bc55\n"
@@ -42,6 +44,8 @@ _TAG_TEXT = (
 MANIFEST_LIMIT = 1 << 20
 CUBIN_LIMIT = 1 << 28
 _SWEEP_WAIT = 30.0
+_USE_SECONDS = 86400.0
+"""Seconds after which a read marks an entry as used anew; the time of last use is as fine as that."""
 _RENAMES = 10
 
 
@@ -87,9 +91,12 @@ class Store:
         """
         self._check_root()
         path = self.entry_path(spec.kernel, spec.version, spec.key, toolchain_key)
-        data = self._read_or_set_aside(path, MANIFEST_LIMIT)
-        if data is None:
+        found = self._read_or_set_aside(path, MANIFEST_LIMIT)
+        if found is None:
             return None
+        data, status = found
+        if time.time() - status.st_atime > _USE_SECONDS:
+            _mark_used(path, status)
         try:
             keys = read_header(data, path)
             if keys[:2] != (spec.key, toolchain_key):
@@ -97,24 +104,24 @@ class Store:
         except NewerFormat:
             return None
         except StoreError as error:
-            raise self._set_aside(path, error) from error
+            raise self._set_aside(path, error, _same_file(status)) from error
         return self._read_object(data, keys, path)
 
     def _read_object(self, manifest: bytes, keys: Keys, entry: str) -> Artifact | None:
         path = self.object_path(keys[2])
-        cubin = self._read_or_set_aside(path, CUBIN_LIMIT)
-        if cubin is None:
+        found = self._read_or_set_aside(path, CUBIN_LIMIT)
+        if found is None:
             return None
         try:
-            return Artifact(manifest, cubin, entry, keys)
+            return Artifact(manifest, found[0], entry, keys)
         except StoreError as error:
-            raise self._set_aside(path, error) from error
+            raise self._set_aside(path, error, _same_file(found[1])) from error
 
-    def _read_or_set_aside(self, path: str, limit: int) -> bytes | None:
+    def _read_or_set_aside(self, path: str, limit: int) -> tuple[bytes, os.stat_result] | None:
         try:
-            return read_file(path, limit)
+            return read_file_and_stat(path, limit)
         except NotAFile as error:
-            raise self._set_aside(path, error) from error
+            raise self._set_aside(path, error, lambda moved: not _is_file(moved, limit)) from error
 
     def toolchain_keys(self, spec: CompileSpec) -> list[str]:
         """Return the toolchain keys under which the store holds ``spec``, sorted."""
@@ -149,6 +156,8 @@ class Store:
             held = None
         if held is None or sha256(held) != artifact.cubin_digest:
             self._put(path, artifact.cubin)
+        else:
+            _touch(path)  # A gc must not take it for one that nobody has named for long.
 
     def _refuse_newer(self, path: str) -> None:
         try:
@@ -195,7 +204,7 @@ class Store:
         try:
             os.makedirs(self.root, mode=0o700 if self._is_default else 0o777, exist_ok=True)
             self._mark()
-            for folder in _FOLDERS:
+            for folder in FOLDERS:
                 os.makedirs(f"{self.root}/{folder}", exist_ok=True)
         except OSError as error:
             raise StoreError(f"cannot create the store {self.root}: {error.strerror}") from error
@@ -217,7 +226,7 @@ class Store:
         if self.is_marked():
             return
         is_ours = {ENTRIES, OBJECTS} <= set(found)
-        known = {*_FOLDERS, "logs"} if is_ours else {"tmp"}
+        known = {*FOLDERS, "logs"} if is_ours else {"tmp"}
         foreign = [name for name in found if name not in known]
         if foreign:
             raise StoreError(
@@ -250,11 +259,18 @@ class Store:
             return
         raise StoreError(f"the default store {self.root} {why}; to use it all the same, name it in KREG_STORE")
 
-    def _set_aside(self, path: str, reason: StoreError) -> BadEntry:
-        """Move a bad file to ``quarantine/`` with its reason; return the error to raise."""
+    def _set_aside(self, path: str, reason: StoreError, is_bad: Callable[[os.stat_result], bool]) -> BadEntry:
+        """Move a bad file to ``quarantine/`` with its reason; return the error to raise.
+
+        ``is_bad`` says whether what was moved is what was found bad: another process may have put a good file in its
+        place in the meantime, and that is put back.
+        """
         place = f"{self.root}/quarantine/{os.path.basename(path)}.{os.urandom(4).hex()}"
         try:
             os.rename(path, place)
+            if not is_bad(os.lstat(place)):
+                _put_back(place, path)
+                return BadEntry(f"{reason}; it has been replaced in the meantime")
             write_synced(f"{place}.reason", f"{path}\n{reason}\n".encode())
         except OSError:
             return BadEntry(f"{reason} (it could not be set aside)")
@@ -269,6 +285,37 @@ class Store:
         """Yield the paths of the store's cubins. Raises ``StoreError``."""
         self._check_root()
         return _files(f"{self.root}/{OBJECTS}", ".cubin")
+
+
+def _same_file(read: os.stat_result) -> Callable[[os.stat_result], bool]:
+    return lambda moved: (moved.st_dev, moved.st_ino) == (read.st_dev, read.st_ino)
+
+
+def _is_file(moved: os.stat_result, limit: int) -> bool:
+    return stat.S_ISREG(moved.st_mode) and moved.st_size <= limit
+
+
+def _put_back(place: str, path: str) -> None:
+    try:
+        os.link(place, path)
+    except FileExistsError:
+        pass  # A newer one yet.
+    os.unlink(place)
+
+
+def _touch(path: str) -> None:
+    try:
+        os.utime(path)
+    except OSError:
+        pass
+
+
+def _mark_used(path: str, status: os.stat_result) -> None:
+    """Set the access time, also where the file system does not keep it; a store that is read-only stays as it is."""
+    try:
+        os.utime(path, ns=(time.time_ns(), status.st_mtime_ns), follow_symlinks=False)
+    except OSError:
+        pass
 
 
 def _rename(temporary: str, path: str) -> None:

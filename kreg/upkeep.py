@@ -12,7 +12,7 @@ from kreg.apart import compile_current
 from kreg.cubin import Cubin
 from kreg.digest import sha256
 from kreg.errors import KregError, StoreError
-from kreg.files import read_file, scan
+from kreg.files import read_file, read_file_and_stat, scan
 from kreg.header import read_header
 from kreg.inventory import Entry, entries, is_stale, refuse_unknown, spec_text
 from kreg.manifest import Manifest, check
@@ -168,18 +168,18 @@ class ClearPlan(Record):
 
 def plan_clear(store: Store, chosen: Iterable[Entry]) -> ClearPlan:
     """Plan the removal of some entries. Raises ``StoreError`` if the directory is not a kreg store."""
-    _require_store(store)
+    require_store(store)
     doomed = tuple(chosen)
-    kept = _referenced(store, without={entry.path for entry in doomed})
+    kept = referenced(store, without={entry.path for entry in doomed})
     digests = sorted({e.manifest.cubin_digest for e in doomed if e.manifest is not None} - kept)
     objects = tuple(path for path in map(store.object_path, digests) if os.path.lexists(path))
-    size = sum(entry.size for entry in doomed) + sum(map(_size, objects))
+    size = sum(entry.size for entry in doomed) + sum(map(size_of, objects))
     return ClearPlan(entries=doomed, objects=objects, others=(), size=size)
 
 
 def plan_clear_all(store: Store) -> ClearPlan:
     """Plan the removal of every entry and object, of what was set aside, and of logs."""
-    _require_store(store)
+    require_store(store)
     doomed = tuple(entries(store))
     objects = tuple(store.object_files())
     others = tuple(
@@ -188,7 +188,7 @@ def plan_clear_all(store: Store) -> ClearPlan:
         for file in scan(f"{store.root}/{folder}")
         if not file.is_dir(follow_symlinks=False)
     )
-    size = sum(entry.size for entry in doomed) + sum(map(_size, (*objects, *others)))
+    size = sum(entry.size for entry in doomed) + sum(map(size_of, (*objects, *others)))
     return ClearPlan(entries=doomed, objects=objects, others=others, size=size)
 
 
@@ -196,28 +196,30 @@ def clear(store: Store, plan: ClearPlan) -> None:
     """Carry out a plan. An object that an entry has come to name in the meantime stays. Raises ``StoreError``."""
     with store.sweep_lock(shared=False):
         for entry in plan.entries:
-            _remove(entry.path)
-        kept = {store.object_path(digest) for digest in _referenced(store)}
+            remove(entry.path)
+        kept = {store.object_path(digest) for digest in referenced(store)}
         for path in (*plan.objects, *plan.others):
             if path not in kept:
-                _remove(path)
+                remove(path)
         for path in sorted({os.path.dirname(p) for p in (*(e.path for e in plan.entries), *plan.objects)}):
-            _remove_empty_folder(path)
+            remove_empty_folder(path)
 
 
-def _remove_empty_folder(path: str) -> None:
+def remove_empty_folder(path: str) -> None:
+    """Remove a directory if it is empty."""
     try:
         os.rmdir(path)
     except OSError:
         return  # Something lives there, or it is gone.
 
 
-def _require_store(store: Store) -> None:
+def require_store(store: Store) -> None:
+    """Raise ``StoreError`` for a directory that does not say of itself that it is a kreg store."""
     if os.path.isdir(store.root) and not store.is_marked():
         raise StoreError(f"{store.root} is not a kreg store (it has no CACHEDIR.TAG and entries); nothing is removed")
 
 
-def _referenced(store: Store, without: set[str] | frozenset[str] = frozenset()) -> set[str]:
+def referenced(store: Store, without: set[str] | frozenset[str] = frozenset()) -> set[str]:
     """Return the cubin digests that entries name, those of a newer format by the same field."""
     return {digest for path, digest in _references(store) if path not in without}
 
@@ -226,22 +228,25 @@ def _references(store: Store) -> Iterator[tuple[str, str]]:
     for path in store.entry_files():
         data = None
         try:
-            data = read_file(path, MANIFEST_LIMIT)
-            if data is not None:
+            found = read_file_and_stat(path, MANIFEST_LIMIT, unseen=True)
+            if found is not None:
+                data = found[0]
                 yield path, read_header(data, path)[2]
         except StoreError:
             _, _, rest = (data or b"").partition(b'"cubin_digest":"')
             yield path, rest[:64].decode("ascii", "replace")
 
 
-def _size(path: str) -> int:
+def size_of(path: str) -> int:
+    """Return the size of a file in bytes, 0 if it is gone."""
     try:
         return os.lstat(path).st_size
     except OSError:
         return 0
 
 
-def _remove(path: str) -> None:
+def remove(path: str) -> None:
+    """Remove a file; one that is gone is no error. Raises ``StoreError``."""
     try:
         os.unlink(path)
     except FileNotFoundError:

@@ -554,7 +554,7 @@ def test_clear_asks_on_a_terminal(mixed: Store, environment: dict[str, str], ans
 
 # What all verbs have in common.
 
-VERBS = ["bench", "check", "clear", "diff", "dir", "key", "list", "lock", "show", "verify", "warm", "why"]
+VERBS = ["bench", "check", "clear", "diff", "dir", "gc", "key", "list", "lock", "show", "verify", "warm", "why"]
 
 
 def test_help_lists_every_verb(run: Callable[..., Done]):

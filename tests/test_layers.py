@@ -20,7 +20,7 @@ LEVELS = [
     {"build", "inventory", "memory"},
     {"apart", "difference"},
     {"upkeep"},
-    {"explain"},
+    {"explain", "sweep"},
     {"resolver"},
     {"launch", "pinning", "warming"},
     {"checking", "pytest_plugin"},
