@@ -13,6 +13,7 @@ import subprocess
 import sys
 import traceback
 
+from kreg import config
 from kreg.artifact import Artifact
 from kreg.build import compile_artifact
 from kreg.errors import CompileError, KregError
@@ -72,6 +73,13 @@ def answer_compile(descriptor: int) -> None:
         result = backend_bug(spec, error)
     with os.fdopen(descriptor, "wb") as file:
         file.write(pickle.dumps(result))
+
+
+def worker_died(spec: CompileSpec) -> str:
+    """Return the message for a compile whose process ended: it crashed, or the limit ended it."""
+    seconds = config.compile_seconds()
+    limit = f", or it took more than {seconds:g} s (KREG_COMPILE_LIMIT)" if seconds else ""
+    return f"cannot compile {spec}: the compiler killed its process{limit}"
 
 
 def backend_bug(spec: CompileSpec, error: Exception) -> CompileError:

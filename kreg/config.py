@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from math import isnan
+from math import isinf, isnan
 
 from kreg.errors import KregError
 
@@ -94,11 +94,21 @@ def default_root() -> str:
 
 def wait_seconds() -> float:
     """Return how long to wait for another process's compile before compiling too: ``KREG_WAIT``, or 600 s."""
-    text = variable("KREG_WAIT") or "600"
+    return max(0.0, _seconds("KREG_WAIT", "600"))
+
+
+def compile_seconds() -> float:
+    """Return how long one compile of many may take: ``KREG_COMPILE_LIMIT``, or 1800 s; 0 is no limit."""
+    seconds = max(0.0, _seconds("KREG_COMPILE_LIMIT", "1800"))
+    return 0.0 if isinf(seconds) else seconds
+
+
+def _seconds(name: str, default: str) -> float:
+    text = variable(name) or default
     try:
         seconds = float(text)
     except ValueError:
         seconds = float("nan")
     if isnan(seconds):
-        raise KregError(f"KREG_WAIT is {text!r}; it is a number of seconds")
-    return max(0.0, seconds)
+        raise KregError(f"{name} is {text!r}; it is a number of seconds")
+    return seconds

@@ -6,8 +6,9 @@ compiled. Machine code that changed under an unchanged version is refused, as a 
 
 from __future__ import annotations
 
+from kreg import config
 from kreg import lockfile as locks
-from kreg.apart import backend_bug, compile_current
+from kreg.apart import backend_bug, compile_current, worker_died
 from kreg.artifact import Artifact
 from kreg.backends import load_backend
 from kreg.build import require_toolchain
@@ -82,10 +83,14 @@ def _examine(variants: Iterable[tuple[Kernel, CompileSpec]], store: Store, jobs:
         else:
             require_toolchain(kernel, spec)
             missing.append((kernel, spec))
-    for item in work_on(missing, _compile, _crashed, jobs) if missing else ():
+    for item in _work(missing, jobs) if missing else ():
         yield Examined(
             kernel=item.kernel, spec=item.spec, artifact=item.artifact, held=held[item.spec.key], error=item.error
         )
+
+
+def _work(missing: list[tuple[Kernel, CompileSpec]], jobs: int) -> Iterator[Examined]:
+    return work_on(missing, _compile, _crashed, jobs=jobs, seconds=config.compile_seconds())
 
 
 def _compile(variant: tuple[Kernel, CompileSpec]) -> Examined:
@@ -101,7 +106,7 @@ def _compile(variant: tuple[Kernel, CompileSpec]) -> Examined:
 
 def _crashed(variant: tuple[Kernel, CompileSpec]) -> Examined:
     kernel, spec = variant
-    return Examined(kernel=kernel, spec=spec, error=f"cannot compile {spec}: the compiler killed its process")
+    return Examined(kernel=kernel, spec=spec, error=worker_died(spec))
 
 
 def lock(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from kreg import config
-from kreg.apart import backend_bug, compile_current
+from kreg.apart import backend_bug, compile_current, worker_died
 from kreg.build import require_toolchain
 from kreg.drift import is_settled, settle
 from kreg.errors import CompileError, KregError, StoreError
@@ -106,7 +106,8 @@ def _outcomes(variants: Iterable[tuple[Kernel, CompileSpec]], store: Store, jobs
     if missing:
         _require_compilers(missing)
         compile_one = _Compile(store.root, drift)
-        yield from work_on(missing, compile_one, compile_one.crashed, jobs)
+        limit = config.compile_seconds()
+        yield from work_on(missing, compile_one, compile_one.crashed, jobs=jobs, seconds=limit)
 
 
 def _require_compilers(missing: list[tuple[Kernel, CompileSpec]]) -> None:
@@ -156,7 +157,7 @@ class _Compile:
     def crashed(self, variant: tuple[Kernel, CompileSpec]) -> Outcome:
         """Return the outcome of a variant whose compile killed its process."""
         _, spec = variant
-        error = CompileError(f"cannot compile {spec}: the compiler killed its process", "no log")
+        error = CompileError(worker_died(spec), "no log")
         return _failure(Store(self._root), spec, error)
 
 

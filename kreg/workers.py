@@ -1,4 +1,4 @@
-"""Worker processes for compiles: a crash costs the item that caused it, and nothing else.
+"""Worker processes for compiles: a crash, or one that never ends, costs the item that caused it, and nothing else.
 
 Workers are spawned, since compilers keep threads that a fork would break, and keep what compilers print away from
 standard output.
@@ -14,7 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from typing import TypeVar
+    from typing import Any, TypeVar
 
     Item = TypeVar("Item")
     Result = TypeVar("Result")
@@ -26,16 +26,23 @@ def usable_cpus() -> int:
 
 
 def work_on(
-    items: Sequence[Item], work: Callable[[Item], Result], crashed: Callable[[Item], Result], jobs: int
+    items: Sequence[Item],
+    work: Callable[[Item], Result],
+    crashed: Callable[[Item], Result],
+    *,
+    jobs: int,
+    seconds: float,
 ) -> Iterator[Result]:
-    """Yield ``work(item)`` for each item as it is done, in ``jobs`` processes; ``crashed(item)`` where one dies of it.
+    """Yield ``work(item)`` for each item as it is done, in ``jobs`` processes.
 
-    ``work`` and the items are pickled. In a daemonic process, which may not have children, it all runs in this one.
+    Yields ``crashed(item)`` for one that kills its process or takes more than ``seconds``. ``work`` and the items are
+    pickled. In a daemonic process, which may not have children, it all runs in this one, without a limit.
     """
     if multiprocessing.current_process().daemon:
         yield from map(work, items)
         return
     suspects = []
+    work = _Limited(work, seconds)
     with _Pool(min(jobs, max(1, len(items)))) as pool:
         futures = {pool.submit(work, item): item for item in items}
         for future in as_completed(futures):
@@ -53,6 +60,24 @@ def _alone(item: Item, work: Callable[[Item], Result], crashed: Callable[[Item],
             return pool.submit(work, item).result()
         except BrokenProcessPool:
             return crashed(item)
+
+
+class _Limited:
+    """Work that ends its process, whatever a compiler is doing there, when it takes too long."""
+
+    def __init__(self, work: Callable[[Any], Any], seconds: float) -> None:
+        self._work = work
+        self._seconds = seconds
+
+    def __call__(self, item: Any) -> Any:
+        import signal
+
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, self._seconds)
+        try:
+            return self._work(item)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 class _Pool:

@@ -25,7 +25,7 @@ SAID = "the fake compiler speaks on standard output"
 
 MODES = (
     "good", "refuse", "raise", "exit", "segfault", "print", "slow", "garbage", "other_target", "other_symbol",
-    "other_block", "no_block", "touch_source",
+    "other_block", "no_block", "touch_source", "hang",
 )  # fmt: skip
 
 
@@ -84,6 +84,8 @@ def _misbehave(mode: str, kernel: Kernel, spec: CompileSpec) -> None:
     if mode == "print":
         print(SAID, flush=True)
         os.write(1, f"{SAID}\n".encode())
+    if mode == "hang":
+        time.sleep(600)
     if mode == "slow":
         time.sleep(0.4)
     if mode == "touch_source":

@@ -163,3 +163,18 @@ def test_variables_are_those_the_readme_lists():
     source = Path(config.__file__).read_text(encoding="utf-8")
     listed = re.findall(r"^\| `(KREG_\w+)` \|", readme.read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(listed) == sorted(set(re.findall(r"\"(KREG_\w+)\"", source)))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("", 1800.0), ("2.5", 2.5), ("0", 0.0), ("-1", 0.0), ("inf", 0.0), (" 7 ", 7.0)]
+)
+def test_compile_limit_is_a_number_of_seconds(monkeypatch: pytest.MonkeyPatch, text: str, seconds: float):
+    monkeypatch.setenv("KREG_COMPILE_LIMIT", text)
+    assert config.compile_seconds() == seconds
+
+
+@pytest.mark.parametrize("text", ["soon", "nan", "1 h"])
+def test_compile_limit_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch, text: str):
+    monkeypatch.setenv("KREG_COMPILE_LIMIT", text)
+    with pytest.raises(KregError, match=rf"^KREG_COMPILE_LIMIT is '{text}'; it is a number of seconds$"):
+        config.compile_seconds()

@@ -87,7 +87,8 @@ def test_crash_of_a_compiler_costs_one_variant(store: Store, mode: str):
     # A variant that was published when its pool broke, but not yet reported, is a hit of the second attempt.
     assert [outcome.status == FAILED for outcome in report.outcomes] == [False, False, True, False]
     failed = report.outcomes[2]
-    assert failed.error == f"cannot compile {failed.spec}: the compiler killed its process"
+    limit = "or it took more than 1800 s (KREG_COMPILE_LIMIT)"
+    assert failed.error == f"cannot compile {failed.spec}: the compiler killed its process, {limit}"
     assert len(list(store.entry_files())) == 3
 
 
@@ -182,3 +183,16 @@ def test_variant_compiled_by_another_process_meanwhile_is_a_hit(
 
 def test_cpus_are_those_this_process_may_use():
     assert usable_cpus() == len(os.sched_getaffinity(0))
+
+
+def test_compile_that_never_ends_costs_its_variant_alone(store: Store, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("KREG_COMPILE_LIMIT", "1.5")
+    variants = [(KERNEL, KERNEL.spec("sm_90a", {"size": 3, "mode": mode})) for mode in ("good", "hang", "slow")]
+    report = kreg.warm(variants, store=store, jobs=2)
+    # A variant that was published when the pool broke is found by its second try.
+    assert report.outcomes[1].status == FAILED
+    assert {report.outcomes[0].status, report.outcomes[2].status} <= {COMPILED, HIT}
+    assert report.outcomes[1].error == (
+        f"cannot compile {variants[1][1]}: the compiler killed its process, or it took more than 1.5 s "
+        f"(KREG_COMPILE_LIMIT)"
+    )
