@@ -55,7 +55,7 @@ def read_file_and_stat(path: str, limit: int, *, unseen: bool = False) -> tuple[
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
     finally:
-        os.close(descriptor)
+        close_quietly(descriptor)
 
 
 def _open_unseen(path: str) -> int:
@@ -95,7 +95,15 @@ def sync_folder(path: str) -> None:
     except OSError:
         pass  # Some network file systems refuse to sync a directory; the rename itself has succeeded.
     finally:
+        close_quietly(descriptor)
+
+
+def close_quietly(descriptor: int) -> None:
+    """Close a descriptor through which nothing was written; what the file system says of that is of no use."""
+    try:
         os.close(descriptor)
+    except OSError:
+        pass
 
 
 def unlink_quietly(path: str) -> None:

@@ -14,6 +14,8 @@ import errno
 import os
 import time
 
+from kreg.files import close_quietly
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +54,7 @@ class FileLock:
         if self._descriptor is not None:
             # Closing drops the lock unless a forked child still has the descriptor, so unlock by name first.
             _unlock(self._descriptor)
-            os.close(self._descriptor)
+            close_quietly(self._descriptor)
             self._descriptor = None
 
 

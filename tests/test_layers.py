@@ -12,8 +12,8 @@ ROOT = Path(__file__).parent.parent
 
 LEVELS = [
     {"errors", "record"},
-    {"config", "digest", "files", "imports", "keylock", "reach", "workers"},
-    {"cubin", "header", "sources", "spec", "toolchain"},
+    {"config", "digest", "files", "imports", "reach", "workers"},
+    {"cubin", "header", "keylock", "sources", "spec", "toolchain"},
     {"kernel", "manifest"},
     {"artifact", "backends.protocol", "lockfile", "registry"},
     {"backends", "backends.cute", "disassembly", "drift", "loader", "receipts", "store"},

@@ -1,0 +1,203 @@
+"""Every system call of the store fails once, in every way a file system can fail it.
+
+Whatever fails: the kernel is there, there is at most one warning, no entry is torn, and no temporary file stays. The
+calls are counted on a run in which none fails, so that a call that is added is a call that is tested.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import files_below, make_artifact, warnings_of
+from fake_backend import KERNEL
+
+import kreg
+from kreg import Artifact, Store
+from kreg.inventory import Selector
+from kreg.sweep import leftovers
+from kreg.upkeep import verify
+
+CALLS = (
+    "open", "read", "write", "fsync", "close", "fstat", "stat", "lstat", "rename", "unlink", "mkdir", "makedirs",
+    "listdir", "scandir", "utime", "link", "ftruncate", "pwrite", "pread",
+)  # fmt: skip
+ERRORS = (
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.ESTALE, errno.ENOLCK, errno.ENOSYS,
+    errno.EINTR, errno.ENOENT,
+)  # fmt: skip
+
+
+class Faults:
+    """Counts the calls of ``os`` and ``fcntl`` that name something in a store, and lets one of them fail."""
+
+    def __init__(self, root: str, patch: pytest.MonkeyPatch) -> None:
+        import fcntl
+
+        self._root = root
+        self._ours: set[int] = set()
+        self.made: list[str] = []
+        self.failing: tuple[int, int] | None = None
+        for name in CALLS:
+            patch.setattr(os, name, self._wrap(name, getattr(os, name)))
+        patch.setattr(fcntl, "flock", self._wrap("flock", fcntl.flock))
+
+    def _wrap(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(first: Any, *others: Any, **options: Any) -> Any:
+            if not self._is_ours(first):
+                return real(first, *others, **options)
+            self.made.append(name)
+            if self.failing is not None and len(self.made) == self.failing[0]:
+                if name == "close":
+                    real(first)  # Linux has closed it, whatever it returns.
+                raise OSError(self.failing[1], os.strerror(self.failing[1]), str(first))
+            result = real(first, *others, **options)
+            if name == "open":
+                self._ours.add(result)
+            if name == "close":
+                self._ours.discard(first)
+            return result
+
+        return call
+
+    def _is_ours(self, first: Any) -> bool:
+        return first in self._ours if isinstance(first, int) else str(first).startswith(self._root)
+
+
+@pytest.fixture
+def faults(root: str) -> Iterator[Faults]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield Faults(root, patch)
+
+
+def resolve(root: str) -> Artifact:
+    """Resolve as a new process does."""
+    kreg.forget()
+    return kreg.resolve(KERNEL, size=1, target="sm_90a", store=root)
+
+
+def nothing(_: str) -> None:
+    """Begin without a store."""
+
+
+def other_entries(root: str) -> None:
+    """Begin with a store that holds something else."""
+    Store(root).publish(make_artifact(9))
+
+
+def the_entry(root: str) -> None:
+    """Begin with a store that holds what will be asked for."""
+    resolve(root)
+
+
+def a_bad_entry(root: str) -> None:
+    """Begin with a store whose entry is torn."""
+    the_entry(root)
+    path = next(iter(Store(root).entry_files()))
+    Path(path).write_bytes(Path(path).read_bytes()[:-9])
+
+
+def the_entry_unused_for_long(root: str) -> None:
+    """Begin with an entry whose use a read will mark."""
+    the_entry(root)
+    path = next(iter(Store(root).entry_files()))
+    os.utime(path, (0, 0))
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=[errno.errorcode[number] for number in ERRORS])
+@pytest.mark.parametrize("begin", [nothing, other_entries, the_entry, a_bad_entry, the_entry_unused_for_long])
+def test_call_that_fails_once_costs_a_warning_at_most(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin: Callable[[str], None], error: int
+):
+    monkeypatch.setenv("KREG_WAIT", "0.05")
+    begin(root)
+    kept = str(tmp_path / "kept")
+    if os.path.exists(root):
+        shutil.copytree(root, kept)
+    with pytest.MonkeyPatch.context() as patch:
+        faults = Faults(root, patch)
+        expected, said = warnings_of(lambda: resolve(root))
+        calls = [*faults.made]
+    is_bad = begin is a_bad_entry
+    assert len(said) == is_bad
+    assert len(calls) > 3
+    for number in range(1, len(calls) + 1):
+        shutil.rmtree(root, ignore_errors=True)
+        if os.path.exists(kept):
+            shutil.copytree(kept, root)
+        with pytest.MonkeyPatch.context() as patch:
+            faults = Faults(root, patch)
+            faults.failing = number, error
+            what = f"{errno.errorcode[error]} at call {number}, {calls[number - 1]}, of {calls}"
+            try:
+                found, said = warnings_of(lambda: resolve(root))
+            except Exception as raised:
+                raise AssertionError(what) from raised
+        assert found.cubin == expected.cubin, what
+        assert len(said) <= 1 + is_bad, (what, said)
+        check_whole(root, what)
+        # And the next process has a store as good as new.
+        found, said = warnings_of(lambda: resolve(root))
+        assert (found.cubin, len(said) <= is_bad) == (expected.cubin, True), (what, said)
+        assert resolve(root).origin != "compiled", what
+
+
+def check_whole(root: str, what: str) -> None:
+    """Check that no entry is torn, but for one that was found bad and could not be set aside, and nothing is left."""
+    store = Store(root)
+    if not store.is_marked():
+        return
+    bad = [finding.reason for finding in verify(store, Selector(), kreg.REGISTRY).findings]
+    assert all("does not match its own digest" in reason for reason in bad), (what, bad)
+    left = [path for path in leftovers(store) if "/quarantine/" not in path and "/objects-v1/" not in path]
+    assert left == [], what
+
+
+def test_faults_reach_every_kind_of_call_of_the_store(root: str, faults: Faults):
+    # A harness that counts nothing would pass everything.
+    resolve(root)
+    os.utime(next(iter(Store(root).entry_files())), (0, 0))
+    resolve(root)
+    path = next(iter(Store(root).entry_files()))
+    Path(path).write_bytes(b"torn")
+    with pytest.warns(kreg.KregWarning):
+        resolve(root)
+    expected = {
+        "open",
+        "read",
+        "write",
+        "fsync",
+        "close",
+        "fstat",
+        "stat",
+        "rename",
+        "makedirs",
+        "flock",
+        "utime",
+        "lstat",
+    }
+    assert expected <= set(faults.made)
+    assert files_below(root)
+
+
+@pytest.mark.parametrize("name", ["write", "read"])
+def test_calls_that_do_a_part_of_what_they_were_asked_are_repeated(
+    root: str, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    real = getattr(os, name)
+
+    def part(descriptor: int, what: Any) -> Any:
+        return real(descriptor, what[:7] if isinstance(what, memoryview) else min(what, 7) if name == "read" else what)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, name, part)
+        compiled = resolve(root)
+        found = resolve(root)
+    assert (found.cubin, found.manifest_bytes) == (compiled.cubin, compiled.manifest_bytes)
+    assert found.origin != "compiled"
+    check_whole(root, name)
