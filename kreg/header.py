@@ -25,8 +25,8 @@ NAMES = ("spec_key", "toolchain_key", "cubin_digest", "source_digest")
 _KEYS = ",".join(f'"{name}":"{{}}"' for name in NAMES) + ",\n"
 _OPENING = f'{{"manifest":{FORMAT},"digest":"'.encode()
 _BODY = len(_OPENING) + 64 + len('",\n')
-_STARTS = tuple(_KEYS.index(f'"{name}"') + len(f'"{name}":"') + 62 * i for i, name in enumerate(NAMES))
-"""Where each key starts in the second line: 64 digits stand where the pattern has two braces."""
+_LINE = len(_KEYS) + 62 * len(NAMES)
+"""Length of the second line: 64 digits stand where the pattern has two braces."""
 
 
 class NewerFormat(StoreError):
@@ -46,12 +46,14 @@ def read_header(data: bytes, where: str) -> Keys:
     body = data[_BODY:]
     if data[len(_OPENING) : _BODY] != sha256(body).encode() + b'",\n':
         raise StoreError(f"manifest {where} does not match its own digest")
-    text = body[: _STARTS[-1] + 64].decode("ascii", "replace")
-    spec_key, toolchain_key, cubin_digest, source_digest = (text[start : start + 64] for start in _STARTS)
-    keys = (spec_key, toolchain_key, cubin_digest, source_digest)
-    if not body.startswith(_KEYS.format(*keys).encode()) or not is_hex("".join(keys)):
+    line = body[:_LINE].decode("ascii", "replace")
+    keys = line.split('"')[3::4]
+    if len(keys) != len(NAMES) or line != _KEYS.format(*keys) or not is_hex("".join(keys)):
         raise StoreError(f"manifest {where} has no keys where they belong")
-    return keys
+    spec_key, toolchain_key, cubin_digest, source_digest = keys
+    if not len(spec_key) == len(toolchain_key) == len(cubin_digest) == len(source_digest):
+        raise StoreError(f"manifest {where} has no keys where they belong")
+    return spec_key, toolchain_key, cubin_digest, source_digest
 
 
 def write_header(keys: Keys, fields: str) -> bytes:

@@ -10,7 +10,7 @@ from itertools import product
 
 from kreg.errors import KregError, SpecError, StoreError, nearest
 from kreg.files import read_file_and_stat
-from kreg.header import NAMES, NewerFormat, read_header
+from kreg.header import NewerFormat, read_header
 from kreg.kernel import REQUIRED, Kernel, Param
 from kreg.manifest import Manifest, decode
 from kreg.record import Record
@@ -299,7 +299,7 @@ def _read_entry(path: str) -> Entry | None:
         size, modified, used = status.st_size, status.st_mtime, max(status.st_atime, status.st_mtime)
         keys = read_header(data, path)
         manifest = decode(data, path)
-        if keys != tuple(getattr(manifest, name) for name in NAMES):
+        if keys != (manifest.spec_key, manifest.toolchain_key, manifest.cubin_digest, manifest.source_digest):
             manifest, problem = None, StoreError(f"manifest {path} contradicts its own header")
     except StoreError as error:
         problem = error
