@@ -7,7 +7,8 @@ import sys
 import click
 
 from kreg import REGISTRY
-from kreg.inventory import Selector, select, spec_text
+from kreg.inventory import select, spec_text
+from kreg.selector import Selector
 from kreg.store import Store
 from kreg.upkeep import ClearPlan, clear, plan_clear, plan_clear_all
 

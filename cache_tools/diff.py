@@ -12,7 +12,8 @@ from kreg.difference import Change, Difference, Item, compare, items_of, selecte
 from kreg.digest import sha256
 from kreg.disassembly import instruction_diff
 from kreg.files import read_file
-from kreg.inventory import Entry, Selector
+from kreg.inventory import Entry
+from kreg.selector import Selector
 from kreg.store import CUBIN_LIMIT, Store
 
 from .options import json_option, selector_options, store_option

@@ -10,8 +10,9 @@ import msgspec
 
 from kreg import REGISTRY, SpecError, StoreError
 from kreg.backends import load_backend
-from kreg.inventory import Entry, Selector, entries, is_stale, select_from, spec_text
+from kreg.inventory import Entry, entries, select_from, spec_text
 from kreg.manifest import Manifest
+from kreg.selector import Selector, is_stale
 from kreg.spec import format_params
 from kreg.store import Store
 

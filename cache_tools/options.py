@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from kreg.inventory import Selector
+from kreg.selector import Selector
 from kreg.store import Store
 
 Command = Callable[..., Any]

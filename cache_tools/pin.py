@@ -8,8 +8,8 @@ import click
 
 from kreg import REGISTRY, config
 from kreg.checking import Check, KernelCheck, check
-from kreg.inventory import Selector
 from kreg.pinning import lock
+from kreg.selector import Selector
 from kreg.store import Store
 
 from .options import jobs_option, json_option, lockfile_option, selector_options, store_option

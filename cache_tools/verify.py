@@ -8,7 +8,7 @@ import time
 import click
 
 from kreg import REGISTRY
-from kreg.inventory import Selector
+from kreg.selector import Selector
 from kreg.store import Store
 from kreg.sweep import leftovers
 from kreg.upkeep import Finding, Verification, verify

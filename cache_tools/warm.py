@@ -7,8 +7,9 @@ import sys
 import click
 
 from kreg import REGISTRY
-from kreg.inventory import Selector, select
+from kreg.inventory import select
 from kreg.loader import device_targets
+from kreg.selector import Selector
 from kreg.store import Store
 from kreg.warming import COMPILED, FAILED, HIT, Outcome, Report, warm
 

@@ -5,10 +5,10 @@ Nothing is written but artifacts that are what the lockfile pins, so that the ne
 
 from __future__ import annotations
 
-from kreg.inventory import Selector
 from kreg.lockfile import Lockfile, Pin, read_lockfile, variant_of
 from kreg.pinning import Examined, examine, selected
 from kreg.record import Record
+from kreg.selector import Selector
 from kreg.spec import parse_spec_text
 from kreg.store import Store
 

@@ -15,10 +15,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
-    from kreg.inventory import Entry, Selector
+    from kreg.inventory import Entry
     from kreg.lockfile import Lockfile, Pin
     from kreg.manifest import Manifest
     from kreg.registry import Registry
+    from kreg.selector import Selector
 
 FIELDS = (
     "version", "toolchain", "key", "registers", "shared_bytes", "local_bytes", "code_bytes", "cubin_bytes",

@@ -8,12 +8,19 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 
 from kreg.errors import StoreError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
+
+_RENAMES = 10
 
 _NO_FILE = (errno.ELOOP, errno.ENXIO, errno.ENOTDIR)
 """What opening a symbolic link, a socket, or a path below a file gives."""
@@ -123,3 +130,51 @@ def scan(folder: str) -> list[os.DirEntry[str]]:
         return []
     except OSError as error:
         raise StoreError(f"cannot list {folder}: {error.strerror}") from error
+
+
+def is_same_file(read: os.stat_result) -> Callable[[os.stat_result], bool]:
+    """Return a function that says whether what the file system says of a file is said of the one that was read."""
+    return lambda moved: (moved.st_dev, moved.st_ino) == (read.st_dev, read.st_ino)
+
+
+def is_file(moved: os.stat_result, limit: int) -> bool:
+    """Say whether it is a regular file of at most ``limit`` bytes."""
+    return stat.S_ISREG(moved.st_mode) and moved.st_size <= limit
+
+
+def put_back(place: str, path: str) -> None:
+    """Move a file back to ``path``, unless there is another by now. Raises ``OSError``."""
+    try:
+        os.link(place, path)
+    except FileExistsError:
+        pass  # A newer one yet.
+    os.unlink(place)
+
+
+def touch_quietly(path: str) -> None:
+    """Set the times of a file to now, if that can be done."""
+    try:
+        os.utime(path)
+    except OSError:
+        pass
+
+
+def mark_used(path: str, status: os.stat_result) -> None:
+    """Set the access time, also where the file system does not keep it; a store that is read-only stays as it is."""
+    try:
+        os.utime(path, ns=(time.time_ns(), status.st_mtime_ns), follow_symlinks=False)
+    except OSError:
+        pass
+
+
+def rename_into(temporary: str, path: str) -> None:
+    """Rename into a folder that is made if it is not there, and may be removed, empty, by a ``clear`` at any time."""
+    for attempt in range(_RENAMES):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        try:
+            os.rename(temporary, path)
+        except FileNotFoundError:
+            if attempt == _RENAMES - 1:
+                raise
+        else:
+            return

@@ -13,11 +13,11 @@ from kreg.artifact import Artifact
 from kreg.backends import load_backend
 from kreg.build import require_toolchain
 from kreg.errors import CompileError, DriftError, KregError, LockfileError
-from kreg.inventory import Selector
 from kreg.kernel import Kernel
 from kreg.lockfile import Lockfile, Pin, Selection, pin_order
 from kreg.record import Record
 from kreg.resolver import Resolver
+from kreg.selector import Selector
 from kreg.spec import CompileSpec, parse_spec_text
 from kreg.store import BadEntry, Store
 from kreg.workers import usable_cpus, work_on

@@ -22,7 +22,21 @@ from kreg import config
 from kreg.artifact import Artifact
 from kreg.digest import is_hex, sha256
 from kreg.errors import StoreError
-from kreg.files import NotAFile, read_file, read_file_and_stat, scan, sync_folder, unlink_quietly, write_synced
+from kreg.files import (
+    NotAFile,
+    is_file,
+    is_same_file,
+    mark_used,
+    put_back,
+    read_file,
+    read_file_and_stat,
+    rename_into,
+    scan,
+    sync_folder,
+    touch_quietly,
+    unlink_quietly,
+    write_synced,
+)
 from kreg.header import NewerFormat, read_header
 from kreg.keylock import FileLock
 
@@ -46,7 +60,6 @@ CUBIN_LIMIT = 1 << 28
 _SWEEP_WAIT = 30.0
 _USE_SECONDS = 86400.0
 """Seconds after which a read marks an entry as used anew; the time of last use is as fine as that."""
-_RENAMES = 10
 
 
 class BadEntry(StoreError):
@@ -96,7 +109,7 @@ class Store:
             return None
         data, status = found
         if time.time() - status.st_atime > _USE_SECONDS:
-            _mark_used(path, status)
+            mark_used(path, status)
         try:
             keys = read_header(data, path)
             if keys[:2] != (spec.key, toolchain_key):
@@ -104,7 +117,7 @@ class Store:
         except NewerFormat:
             return None
         except StoreError as error:
-            raise self._set_aside(path, error, _same_file(status)) from error
+            raise self._set_aside(path, error, is_same_file(status)) from error
         return self._read_object(data, keys, path)
 
     def _read_object(self, manifest: bytes, keys: Keys, entry: str) -> Artifact | None:
@@ -115,13 +128,13 @@ class Store:
         try:
             return Artifact(manifest, found[0], entry, keys)
         except StoreError as error:
-            raise self._set_aside(path, error, _same_file(found[1])) from error
+            raise self._set_aside(path, error, is_same_file(found[1])) from error
 
     def _read_or_set_aside(self, path: str, limit: int) -> tuple[bytes, os.stat_result] | None:
         try:
             return read_file_and_stat(path, limit)
         except NotAFile as error:
-            raise self._set_aside(path, error, lambda moved: not _is_file(moved, limit)) from error
+            raise self._set_aside(path, error, lambda moved: not is_file(moved, limit)) from error
 
     def toolchain_keys(self, spec: CompileSpec) -> list[str]:
         """Return the toolchain keys under which the store holds ``spec``, sorted."""
@@ -157,7 +170,7 @@ class Store:
         if held is None or sha256(held) != artifact.cubin_digest:
             self._put(path, artifact.cubin)
         else:
-            _touch(path)  # A gc must not take it for one that nobody has named for long.
+            touch_quietly(path)  # A gc must not take it for one that nobody has named for long.
 
     def _refuse_newer(self, path: str) -> None:
         try:
@@ -174,7 +187,7 @@ class Store:
         try:
             try:
                 write_synced(temporary, data)
-                _rename(temporary, path)
+                rename_into(temporary, path)
             except BaseException:
                 unlink_quietly(temporary)
                 raise
@@ -269,7 +282,7 @@ class Store:
         try:
             os.rename(path, place)
             if not is_bad(os.lstat(place)):
-                _put_back(place, path)
+                put_back(place, path)
                 return BadEntry(f"{reason}; it has been replaced in the meantime")
             write_synced(f"{place}.reason", f"{path}\n{reason}\n".encode())
         except OSError:
@@ -285,50 +298,6 @@ class Store:
         """Yield the paths of the store's cubins. Raises ``StoreError``."""
         self._check_root()
         return _files(f"{self.root}/{OBJECTS}", ".cubin")
-
-
-def _same_file(read: os.stat_result) -> Callable[[os.stat_result], bool]:
-    return lambda moved: (moved.st_dev, moved.st_ino) == (read.st_dev, read.st_ino)
-
-
-def _is_file(moved: os.stat_result, limit: int) -> bool:
-    return stat.S_ISREG(moved.st_mode) and moved.st_size <= limit
-
-
-def _put_back(place: str, path: str) -> None:
-    try:
-        os.link(place, path)
-    except FileExistsError:
-        pass  # A newer one yet.
-    os.unlink(place)
-
-
-def _touch(path: str) -> None:
-    try:
-        os.utime(path)
-    except OSError:
-        pass
-
-
-def _mark_used(path: str, status: os.stat_result) -> None:
-    """Set the access time, also where the file system does not keep it; a store that is read-only stays as it is."""
-    try:
-        os.utime(path, ns=(time.time_ns(), status.st_mtime_ns), follow_symlinks=False)
-    except OSError:
-        pass
-
-
-def _rename(temporary: str, path: str) -> None:
-    """Rename into a folder that is made if it is not there, and may be removed, empty, by a ``clear`` at any time."""
-    for attempt in range(_RENAMES):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        try:
-            os.rename(temporary, path)
-        except FileNotFoundError:
-            if attempt == _RENAMES - 1:
-                raise
-        else:
-            return
 
 
 def _files(folder: str, ending: str, beginning: str = "") -> Iterator[str]:

@@ -14,17 +14,18 @@ from kreg.digest import sha256
 from kreg.errors import KregError, StoreError
 from kreg.files import read_file, read_file_and_stat, scan
 from kreg.header import read_header
-from kreg.inventory import Entry, entries, is_stale, refuse_unknown, spec_text
+from kreg.inventory import Entry, entries, refuse_unknown, spec_text
 from kreg.manifest import Manifest, check
 from kreg.record import Record
+from kreg.selector import is_stale
 from kreg.store import CUBIN_LIMIT, MANIFEST_LIMIT, Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from kreg.inventory import Selector
     from kreg.registry import Registry
+    from kreg.selector import Selector
 
 
 class Finding(Record):

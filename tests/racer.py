@@ -11,7 +11,8 @@ from fake_backend import KERNEL
 
 import kreg
 from kreg import Store
-from kreg.inventory import Selector, entries, select
+from kreg.inventory import entries, select
+from kreg.selector import Selector
 from kreg.upkeep import Verifier, clear, plan_clear, plan_clear_all
 
 SIZES = (1, 2, 3, 4)

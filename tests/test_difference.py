@@ -10,8 +10,9 @@ from builders import OTHER_TOOLCHAIN, TOOLCHAIN, entry_path, flip, make_artifact
 
 from kreg import REGISTRY, Artifact, LockfileError, SpecError, Store, StoreError
 from kreg.difference import Item, compare, items_of, selected
-from kreg.inventory import Entry, Selector
+from kreg.inventory import Entry
 from kreg.lockfile import Lockfile, pin, write_lockfile
+from kreg.selector import Selector
 from kreg.toolchain import Toolchain
 
 OTHER = {"toolchain_key": OTHER_TOOLCHAIN.fingerprint, "toolchain": dict(OTHER_TOOLCHAIN.distributions)}

@@ -22,7 +22,8 @@ from fake_backend import KERNEL
 from kreg import Param, Registry, Store
 from kreg.errors import SpecError
 from kreg.header import write_header
-from kreg.inventory import Selector, entries, is_stale, select, spec_text
+from kreg.inventory import entries, select, spec_text
+from kreg.selector import Selector, is_stale
 
 PAIR = make_kernel(
     name="pair",

@@ -16,7 +16,7 @@ LEVELS = [
     {"cubin", "header", "keylock", "sources", "spec", "toolchain"},
     {"kernel", "manifest"},
     {"artifact", "backends.protocol", "lockfile", "registry"},
-    {"backends", "backends.cute", "disassembly", "drift", "loader", "receipts", "store"},
+    {"backends", "selector", "backends.cute", "disassembly", "drift", "loader", "receipts", "store"},
     {"build", "inventory", "memory"},
     {"apart", "difference"},
     {"upkeep"},

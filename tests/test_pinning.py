@@ -15,10 +15,10 @@ import kreg
 from kreg import DriftError, Kernel, LockfileError, Registry, Store
 from kreg.checking import Check, check
 from kreg.errors import CompileError, SpecError, ToolchainError
-from kreg.inventory import Selector
 from kreg.lockfile import Receipt, read_lockfile
 from kreg.pinning import lock
 from kreg.receipts import add_receipts
+from kreg.selector import Selector
 
 Runs = Callable[[], int]
 COMMENT, CODE = "# a comment\n", "another instruction\n"

@@ -30,7 +30,8 @@ from kreg.cache_tools import main
 
 import kreg
 from kreg import Store, StoreError
-from kreg.inventory import Selector, entries
+from kreg.inventory import entries
+from kreg.selector import Selector
 from kreg.sweep import Limits, Sweep, gc, leftovers
 from kreg.upkeep import verify
 

@@ -27,9 +27,10 @@ from tiny_elf import make_cubin
 from kreg import Artifact, Registry, Store
 from kreg.build import compile_artifact
 from kreg.errors import SpecError, StoreError
-from kreg.inventory import Selector, entries
+from kreg.inventory import entries
 from kreg.keylock import FileLock
 from kreg.manifest import encode
+from kreg.selector import Selector
 from kreg.upkeep import Finding, Verifier, clear, plan_clear, plan_clear_all, verify
 
 ONE, TWO = make_artifact(1), make_artifact(2)

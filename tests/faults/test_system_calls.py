@@ -19,7 +19,7 @@ from fake_backend import KERNEL
 
 import kreg
 from kreg import Artifact, Store
-from kreg.inventory import Selector
+from kreg.selector import Selector
 from kreg.sweep import leftovers
 from kreg.upkeep import verify
 
