@@ -7,9 +7,10 @@ from collections.abc import Callable
 import click
 
 from kreg import Store
+from kreg.files import GRACE
 from kreg.inventory import spec_text
 from kreg.lockfile import read_lockfile
-from kreg.sweep import GRACE, Limits, Sweep, gc
+from kreg.sweep import Limits, Sweep, gc
 
 from .look import marked, print_entries
 from .options import json_option, store_option
@@ -65,11 +66,7 @@ def gc_command(
 
     Without a limit, every sound entry stays. Asks nothing: meant for a timer.
     """
-    pinned = {
-        f"{pin.key}-{lockfile.toolchain(pin).fingerprint}"
-        for lockfile in map(read_lockfile, lockfiles)
-        for pin in lockfile.pins
-    }
+    pinned = {entry_key for path in lockfiles for entry_key in read_lockfile(path).cubins()}
     limits = Limits(age=max_age, unused=unused, entries=max_entries, size=max_size)
     done = gc(store, limits, pinned=pinned, other_formats=other_formats, grace=grace, dry_run=dry_run)
     if as_json:

@@ -13,6 +13,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kreg.artifact import Artifact as Artifact
+    from kreg.errors import BundleError as BundleError
     from kreg.errors import CompileError as CompileError
     from kreg.errors import CubinError as CubinError
     from kreg.errors import DeclarationError as DeclarationError
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Artifact": "artifact",
+    "BundleError": "errors",
     "CompileError": "errors",
     "CompileSpec": "spec",
     "CubinError": "errors",

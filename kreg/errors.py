@@ -9,6 +9,7 @@ KregError
 ├── CubinError         bytes that are not the cubin they should be
 ├── DriftError         sources that give other machine code than an entry of the same version, or may
 ├── LockfileError      a lockfile that cannot be read, or says what cannot be
+├── BundleError        a bundle that is not one, or not whole
 ├── PinError           an artifact that is not the one its lockfile pins
 ├── StoreError         a store that cannot be used, or an entry in it that is bad
 ├── LoadError          the driver or the device does not take an artifact
@@ -66,6 +67,10 @@ class DriftError(KregError):
 
 class LockfileError(KregError):
     """A lockfile that is missing, damaged, from a newer kreg, or that contradicts itself or the registry."""
+
+
+class BundleError(KregError):
+    """A file that is not a bundle, a damaged one, or one that holds other than what it was asked for."""
 
 
 class PinError(KregError):

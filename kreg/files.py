@@ -14,12 +14,16 @@ from kreg.errors import StoreError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
+GRACE = 3600.0
+"""Seconds for which a temporary file may belong to a process that is still at work."""
+
+_TEMPORARY = ".kreg-tmp"
 _RENAMES = 10
 
 _NO_FILE = (errno.ELOOP, errno.ENXIO, errno.ENOTDIR)
@@ -84,14 +88,46 @@ def _read_all(descriptor: int, size: int) -> bytes:
 
 def write_synced(path: str, data: bytes) -> None:
     """Write a new file and sync it to disk. Raises ``OSError``, for one that exists too."""
+    _write_parts(path, (data,))
+
+
+def _write_parts(path: str, parts: Iterable[bytes]) -> None:
     descriptor = os.open(path, _WRITE_FLAGS, 0o666)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
+        for part in parts:
+            view = memoryview(part)
+            while view:
+                view = view[os.write(descriptor, view) :]
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def replace_file(path: str, parts: Iterable[bytes]) -> None:
+    """Put a new file in the place of ``path``, whole or not at all. Raises ``OSError``.
+
+    What an earlier writer that was killed left beside it, an hour ago or more, is removed.
+    """
+    temporary = f"{path}.{os.urandom(8).hex()}{_TEMPORARY}"
+    try:
+        _write_parts(temporary, parts)
+        os.replace(temporary, path)
+    except BaseException:
+        unlink_quietly(temporary)
+        raise
+    sync_folder(os.path.dirname(path))
+    _remove_abandoned(path)
+
+
+def _remove_abandoned(path: str) -> None:
+    try:
+        now = os.stat(path).st_mtime
+        for file in scan(os.path.dirname(path)):
+            is_ours = file.path.startswith(f"{path}.") and file.path.endswith(_TEMPORARY)
+            if is_ours and now - file.stat(follow_symlinks=False).st_mtime > GRACE:
+                unlink_quietly(file.path)
+    except (OSError, StoreError):
+        pass
 
 
 def sync_folder(path: str) -> None:

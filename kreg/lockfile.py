@@ -12,7 +12,7 @@ import msgspec
 
 from kreg.digest import is_hex
 from kreg.errors import LockfileError, SpecError, StoreError
-from kreg.files import read_file, sync_folder, unlink_quietly, write_synced
+from kreg.files import read_file, replace_file
 from kreg.spec import parse_spec_text, parse_target, reading_order
 from kreg.toolchain import Toolchain
 
@@ -94,6 +94,10 @@ class Lockfile(msgspec.Struct, frozen=True, kw_only=True):
     def toolchain(self, pin: Pin) -> Toolchain:
         """Return the toolchain that made a pin's cubin."""
         return Toolchain(backend=pin.toolchain, distributions=self.toolchains[pin.toolchain])
+
+    def cubins(self) -> dict[str, str]:
+        """Return the digest of each pinned cubin by entry key."""
+        return {f"{pin.key}-{self.toolchain(pin).fingerprint}": pin.cubin for pin in self.pins}
 
 
 class _Version(msgspec.Struct):
@@ -193,17 +197,10 @@ def write_lockfile(path: str, lockfile: Lockfile) -> bool:
         raise LockfileError(f"{path} has revision {lockfile.revision}, written by a newer kreg; write it with that one")
     data = encode(lockfile)
     real = os.path.realpath(path)
-    temporary = f"{real}.{os.getpid()}-{os.urandom(4).hex()}"
     try:
         if read_file(real, _LIMIT) == data:
             return False
-        try:
-            write_synced(temporary, data)
-            os.replace(temporary, real)
-        except BaseException:
-            unlink_quietly(temporary)
-            raise
-        sync_folder(os.path.dirname(real))
+        replace_file(real, [data])
     except (OSError, StoreError) as error:
         raise LockfileError(f"cannot write the lockfile {path}: {error}") from error
     return True

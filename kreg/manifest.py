@@ -11,7 +11,7 @@ import msgspec
 from kreg.digest import sha256
 from kreg.errors import KregError, StoreError
 from kreg.header import NAMES, write_header
-from kreg.spec import SCHEMA, CompileSpec
+from kreg.spec import SCHEMA, CompileSpec, is_name
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,11 +98,17 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(data: bytes, where: str) -> Manifest:
-    """Read a stored manifest. Raises ``StoreError`` that names ``where`` and what is wrong."""
+    """Read a stored manifest. Raises ``StoreError`` that names ``where`` and what is wrong.
+
+    The kernel's name and version become part of a path, so they are held to their form here.
+    """
     try:
-        return _DECODER.decode(data)
+        manifest = _DECODER.decode(data)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise StoreError(f"manifest {where} is not a manifest: {error}") from error
+    if not is_name(manifest.kernel) or manifest.version < 1:
+        raise StoreError(f"manifest {where} is of {manifest.kernel!r:.80}@{manifest.version}, which names no kernel")
+    return manifest
 
 
 def check(manifest: Manifest, where: str) -> None:

@@ -42,7 +42,7 @@ from kreg.keylock import FileLock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from kreg.header import Keys
     from kreg.spec import CompileSpec
@@ -97,13 +97,17 @@ class Store:
         return f"{self.root}/logs/{key}.log"
 
     def read(self, spec: CompileSpec, toolchain_key: str) -> Artifact | None:
+        """Return the proven artifact of a spec, or None if the store has none. Raises as ``read_entry`` does."""
+        return self.read_entry(spec.kernel, spec.version, spec.key, toolchain_key)
+
+    def read_entry(self, kernel: str, version: int, key: str, toolchain_key: str) -> Artifact | None:
         """Return the proven artifact of an entry, or None if the store has none.
 
         Raises ``BadEntry`` for one that fails its proof, after setting it aside, and ``StoreError`` where the
         store cannot be read.
         """
         self._check_root()
-        path = self.entry_path(spec.kernel, spec.version, spec.key, toolchain_key)
+        path = self.entry_path(kernel, version, key, toolchain_key)
         found = self._read_or_set_aside(path, MANIFEST_LIMIT)
         if found is None:
             return None
@@ -112,7 +116,7 @@ class Store:
             mark_used(path, status)
         try:
             keys = read_header(data, path)
-            if keys[:2] != (spec.key, toolchain_key):
+            if keys[:2] != (key, toolchain_key):
                 raise StoreError(f"manifest {path} belongs to another entry, {keys[0][:12]}-{keys[1][:12]}")
         except NewerFormat:
             return None
@@ -151,15 +155,32 @@ class Store:
 
     def publish(self, artifact: Artifact) -> str:
         """Make an artifact visible, whole or not at all, and return the path of its entry. Raises ``StoreError``."""
+        return self.publish_all([artifact])[0]
+
+    def publish_all(self, artifacts: Iterable[Artifact]) -> list[str]:
+        """Publish several artifacts: no entry of them is seen before all are written. Return the paths of the entries.
+
+        Each is whole whenever it is seen. Only what ends the process between two renames, or fails a rename, leaves
+        some of them seen and others not. Raises ``StoreError``.
+        """
         self.prepare()
-        manifest = artifact.manifest
-        path = self.entry_path(manifest.kernel, manifest.version, artifact.key, artifact.toolchain_key)
-        self._refuse_newer(path)
+        written: list[tuple[str, str]] = []
         # Shared with other publishers; a sweep of unreferenced objects must not run between object and entry.
         with self.sweep_lock(shared=True):
-            self._put_object(artifact)
-            self._put(path, artifact.manifest_bytes)
-        return path
+            try:
+                for artifact in artifacts:
+                    manifest = artifact.manifest
+                    path = self.entry_path(manifest.kernel, manifest.version, artifact.key, artifact.toolchain_key)
+                    self._refuse_newer(path)
+                    self._put_object(artifact)
+                    written.append((self._write(artifact.manifest_bytes, path), path))
+                for temporary, path in written:
+                    self._rename(temporary, path)
+            except BaseException:
+                for temporary, _ in written:
+                    unlink_quietly(temporary)
+                raise
+        return [path for _, path in written]
 
     def _put_object(self, artifact: Artifact) -> None:
         path = self.object_path(artifact.cubin_digest)
@@ -183,14 +204,28 @@ class Store:
             return
 
     def _put(self, path: str, data: bytes) -> None:
+        temporary = self._write(data, path)
+        try:
+            self._rename(temporary, path)
+        except BaseException:
+            unlink_quietly(temporary)
+            raise
+
+    def _write(self, data: bytes, path: str) -> str:
+        """Write what is to be ``path`` as a temporary file, and return the path of that."""
         temporary = f"{self.root}/tmp/{os.getpid()}-{os.urandom(8).hex()}"
         try:
-            try:
-                write_synced(temporary, data)
-                rename_into(temporary, path)
-            except BaseException:
-                unlink_quietly(temporary)
-                raise
+            write_synced(temporary, data)
+        except BaseException as error:
+            unlink_quietly(temporary)
+            if isinstance(error, OSError):
+                raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
+            raise
+        return temporary
+
+    def _rename(self, temporary: str, path: str) -> None:
+        try:
+            rename_into(temporary, path)
             sync_folder(os.path.dirname(path))
         except OSError as error:
             raise StoreError(f"cannot write {path}: {error.strerror or error}") from error

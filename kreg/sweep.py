@@ -12,7 +12,7 @@ import os
 import shutil
 
 from kreg.errors import StoreError
-from kreg.files import scan, unlink_quietly, write_synced
+from kreg.files import GRACE, scan, unlink_quietly, write_synced
 from kreg.inventory import Entry, entries
 from kreg.record import Record
 from kreg.store import FOLDERS, Store
@@ -21,9 +21,6 @@ from kreg.upkeep import referenced, remove, remove_empty_folder, require_store, 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
-
-GRACE = 3600.0
-"""Seconds for which a file may belong to a process that is still at work."""
 
 _KEPT_BESIDE = 7 * 86400.0
 """Seconds for which what was set aside, and the log of a failed compile, are kept."""

@@ -72,11 +72,16 @@ class Verifier:
             raise StoreError(f"its cubin {path} is missing")
         if sha256(cubin) != manifest.cubin_digest:
             raise StoreError(f"its cubin {path} does not match its digest")
-        image = Cubin(cubin)
-        if not image.matches(manifest.target):
-            raise StoreError(f"its cubin {path} is for {image.describe_architecture()}")
-        if not image.names(manifest.symbol):
-            raise StoreError(f"its cubin {path} has no kernel {manifest.symbol!r}")
+        check_image(manifest, cubin, f"its cubin {path}")
+
+
+def check_image(manifest: Manifest, cubin: bytes, what: str) -> None:
+    """Check that a cubin is for its manifest's target and has its kernel. Raises ``StoreError``, ``CubinError``."""
+    image = Cubin(cubin)
+    if not image.matches(manifest.target):
+        raise StoreError(f"{what} is for {image.describe_architecture()}")
+    if not image.names(manifest.symbol):
+        raise StoreError(f"{what} has no kernel {manifest.symbol!r}")
 
 
 class Verification(Record):

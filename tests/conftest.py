@@ -26,6 +26,17 @@ settings.register_profile("kreg", deadline=None, derandomize=True, suppress_heal
 settings.load_profile("kreg")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that runs tests/faults at full length."""
+    parser.addoption("--long", action="store_true", help="run the tests of tests/faults at full length")
+
+
+@pytest.fixture
+def is_long(request: pytest.FixtureRequest) -> bool:
+    """Say whether a test of tests/faults is to run at full length."""
+    return bool(request.config.getoption("--long"))
+
+
 @pytest.fixture(autouse=True)
 def _alone(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
@@ -43,7 +54,7 @@ def _alone(
     monkeypatch.setattr(load_backend("cute"), "_asked", None)  # A test may hide the compiler.
     kreg.forget()
     signal.signal(signal.SIGALRM, _end)
-    signal.alarm(LONGEST_TEST)
+    signal.alarm(0 if request.config.getoption("--long") else LONGEST_TEST)
     yield
     signal.alarm(0)
     kreg.thaw()

@@ -554,7 +554,10 @@ def test_clear_asks_on_a_terminal(mixed: Store, environment: dict[str, str], ans
 
 # What all verbs have in common.
 
-VERBS = ["bench", "check", "clear", "diff", "dir", "gc", "key", "list", "lock", "show", "verify", "warm", "why"]
+VERBS = [
+    "bench", "check", "clear", "diff", "dir", "export", "gc", "import", "key", "list", "lock", "show", "verify", "warm",
+    "why",
+]  # fmt: skip
 
 
 def test_help_lists_every_verb(run: Callable[..., Done]):
@@ -571,7 +574,7 @@ def test_every_verb_takes_store_and_json(run: Callable[..., Done], verb: str):
     assert "--json" in done.output
 
 
-@pytest.mark.parametrize("verb", ["clear", "list", "verify", "warm"])
+@pytest.mark.parametrize("verb", ["clear", "export", "list", "verify", "warm"])
 def test_selectors_are_the_same_everywhere(run: Callable[..., Done], verb: str):
     done = run(verb, "-h")
     for option in ("--kernel NAME[@V]", "--target T", "--param NAME=VALUE"):
