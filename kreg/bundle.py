@@ -25,7 +25,7 @@ from kreg.digest import is_hex, sha256
 from kreg.errors import BundleError, KregError, MissError, PinError, StoreError
 from kreg.files import close_quietly, read_file, replace_file
 from kreg.header import read_header
-from kreg.inventory import select, spec_text
+from kreg.inventory import entries, select_from, spec_text
 from kreg.lockfile import pin_order
 from kreg.manifest import check
 from kreg.record import Record
@@ -88,7 +88,11 @@ class Imported(Record):
 
 def stored(store: Store, chosen: Selector, registry: Registry) -> Iterator[Artifact]:
     """Read the entries that ``chosen`` means. Raises ``StoreError`` for a bad one, ``SpecError`` as ``select`` does."""
-    for entry in select(store, chosen, registry):
+    every = list(entries(store))
+    for entry in every:
+        if entry.problem is not None and not entry.is_newer:
+            raise StoreError(f"cannot tell whether {entry.path} is meant: {entry.problem}; see `kreg verify`")
+    for entry in select_from(every, chosen, registry):
         manifest = entry.manifest
         if manifest is not None:
             found = store.read_entry(manifest.kernel, manifest.version, manifest.spec_key, manifest.toolchain_key)
@@ -119,17 +123,17 @@ def export_bundle(path: str, store: Store, artifacts: Iterable[Artifact]) -> Exp
 
     Raises ``BundleError`` if there are none or the file cannot be written, ``StoreError`` if a cubin goes meanwhile.
     """
-    entries: dict[str, bytes] = {}
+    manifests: dict[str, bytes] = {}
     objects: set[str] = set()
     specs = []
     for artifact in artifacts:
-        entries[sha256(artifact.manifest_bytes)] = artifact.manifest_bytes
+        manifests[sha256(artifact.manifest_bytes)] = artifact.manifest_bytes
         objects.add(artifact.cubin_digest)
         specs.append(spec_text(artifact.manifest))
     if not specs:
         raise BundleError(f"nothing of {store.root} is meant, so there is nothing to export")
     try:
-        replace_file(os.path.abspath(path), _members(store, entries, objects))
+        replace_file(os.path.abspath(path), _members(store, manifests, objects))
         size = os.stat(path).st_size
     except OSError as error:
         raise BundleError(f"cannot write the bundle {path}: {error.strerror}") from error
@@ -140,16 +144,16 @@ def _in_order(specs: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(specs, key=pin_order))
 
 
-def _members(store: Store, entries: Mapping[str, bytes], objects: set[str]) -> Iterator[bytes]:
-    index = Index(bundle=FORMAT, objects=len(objects), entries=len(entries))
+def _members(store: Store, manifests: Mapping[str, bytes], objects: set[str]) -> Iterator[bytes]:
+    index = Index(bundle=FORMAT, objects=len(objects), entries=len(manifests))
     yield _member(_INDEX, msgspec.json.encode(index))
     for digest in sorted(objects):
         cubin = read_file(store.object_path(digest), CUBIN_LIMIT)
         if cubin is None or sha256(cubin) != digest:
             raise StoreError(f"cubin {digest[:12]} of {store.root} was removed or damaged meanwhile; export again")
         yield _member(_name(_OBJECT, digest), cubin)
-    for digest in sorted(entries):
-        yield _member(_name(_ENTRY, digest), entries[digest])
+    for digest in sorted(manifests):
+        yield _member(_name(_ENTRY, digest), manifests[digest])
     yield _END
 
 
@@ -170,12 +174,12 @@ def _header(name: str, size: int) -> bytes:
 @contextmanager
 def open_bundle(path: str) -> Iterator[Bundle]:
     """Open a bundle during a block. Raises ``BundleError`` for anything that is not a whole one."""
+    descriptor = -1
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        yield Bundle(path, descriptor, os.fstat(descriptor))
     except OSError as error:
         raise BundleError(f"cannot read the bundle {path}: {error.strerror}") from error
-    try:
-        yield Bundle(path, descriptor)
     finally:
         close_quietly(descriptor)
 
@@ -183,10 +187,9 @@ def open_bundle(path: str) -> Iterator[Bundle]:
 class Bundle:
     """A bundle that is open, its members found; what they hold is proven when it is read."""
 
-    def __init__(self, path: str, descriptor: int) -> None:
+    def __init__(self, path: str, descriptor: int, status: os.stat_result) -> None:
         self._path = path
         self._descriptor = descriptor
-        status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise self._refusal("it is not a regular file")
         self.size = status.st_size
@@ -283,12 +286,9 @@ class Bundle:
         if at + size > self.size:
             raise self._refusal(f"it is cut short: {at + size} bytes needed, {self.size} there")
         parts: list[bytes] = []
-        try:
-            while size and (part := os.pread(self._descriptor, size, at)):
-                parts.append(part)
-                at, size = at + len(part), size - len(part)
-        except OSError as error:
-            raise BundleError(f"cannot read the bundle {self._path}: {error.strerror}") from error
+        while size and (part := os.pread(self._descriptor, size, at)):
+            parts.append(part)
+            at, size = at + len(part), size - len(part)
         if size:
             raise self._refusal("it became shorter while it was read")
         return b"".join(parts)

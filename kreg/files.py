@@ -34,6 +34,10 @@ class NotAFile(StoreError):
     """Something other than a regular file of bearable size lies where a file belongs."""
 
 
+class Unreadable(StoreError):
+    """The system could not read a file, which says nothing of what is in it."""
+
+
 def read_file(path: str, limit: int) -> bytes | None:
     """Read a regular file of at most ``limit`` bytes, or return None if there is none.
 
@@ -55,7 +59,7 @@ def read_file_and_stat(path: str, limit: int, *, unseen: bool = False) -> tuple[
     except OSError as error:
         if error.errno in _NO_FILE:
             raise NotAFile(f"{path} is not a regular file") from error
-        raise StoreError(f"cannot read {path}: {error.strerror}") from error
+        raise Unreadable(f"cannot read {path}: {error.strerror}") from error
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
@@ -64,7 +68,7 @@ def read_file_and_stat(path: str, limit: int, *, unseen: bool = False) -> tuple[
             raise NotAFile(f"{path} has {found.st_size} bytes, more than the {limit} allowed")
         return _read_all(descriptor, found.st_size), found
     except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror}") from error
+        raise Unreadable(f"cannot read {path}: {error.strerror}") from error
     finally:
         close_quietly(descriptor)
 
@@ -160,12 +164,31 @@ def unlink_quietly(path: str) -> None:
 def scan(folder: str) -> list[os.DirEntry[str]]:
     """List a directory in order of name; one that is not there is empty. Raises ``StoreError``."""
     try:
-        with os.scandir(folder) as found:
-            return sorted(found, key=lambda entry: entry.name)
+        try:
+            return _scan(folder)
+        except FileNotFoundError:
+            # A network file system may say so of what has just been made, and what is listed as empty is removed.
+            return [] if is_gone(folder) else _scan(folder)
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise StoreError(f"cannot list {folder}: {error.strerror}") from error
+
+
+def is_gone(path: str) -> bool:
+    """Say whether the system knows that nothing lies at ``path``; where it cannot tell, something may."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _scan(folder: str) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as found:
+        return sorted(found, key=lambda entry: entry.name)
 
 
 def is_same_file(read: os.stat_result) -> Callable[[os.stat_result], bool]:

@@ -12,7 +12,7 @@ import os
 import shutil
 
 from kreg.errors import StoreError
-from kreg.files import GRACE, scan, unlink_quietly, write_synced
+from kreg.files import GRACE, is_gone, scan, unlink_quietly, write_synced
 from kreg.inventory import Entry, entries
 from kreg.record import Record
 from kreg.store import FOLDERS, Store
@@ -152,8 +152,8 @@ def _key(entry: Entry) -> str:
 def _is_broken(entry: Entry, store: Store) -> bool:
     """Say whether an entry can never be a hit: its manifest is bad, or its cubin is gone."""
     if entry.manifest is None:
-        return not entry.is_newer
-    return not os.path.exists(store.object_path(entry.manifest.cubin_digest))
+        return entry.is_bad
+    return is_gone(store.object_path(entry.manifest.cubin_digest))
 
 
 def _beyond(unpinned: list[Entry], sizes: _Sizes, limits: Limits, now: float) -> Iterator[Entry]:

@@ -12,7 +12,7 @@ from kreg.apart import compile_current
 from kreg.cubin import Cubin
 from kreg.digest import sha256
 from kreg.errors import KregError, StoreError
-from kreg.files import read_file, read_file_and_stat, scan
+from kreg.files import Unreadable, read_file, read_file_and_stat, scan
 from kreg.header import read_header
 from kreg.inventory import Entry, entries, refuse_unknown, spec_text
 from kreg.manifest import Manifest, check
@@ -226,7 +226,10 @@ def require_store(store: Store) -> None:
 
 
 def referenced(store: Store, without: set[str] | frozenset[str] = frozenset()) -> set[str]:
-    """Return the cubin digests that entries name, those of a newer format by the same field."""
+    """Return the cubin digests that entries name, those of a newer format by the same field.
+
+    Raises ``StoreError`` for an entry that cannot be read: nobody can tell which cubin it needs.
+    """
     return {digest for path, digest in _references(store) if path not in without}
 
 
@@ -238,6 +241,8 @@ def _references(store: Store) -> Iterator[tuple[str, str]]:
             if found is not None:
                 data = found[0]
                 yield path, read_header(data, path)[2]
+        except Unreadable:
+            raise
         except StoreError:
             _, _, rest = (data or b"").partition(b'"cubin_digest":"')
             yield path, rest[:64].decode("ascii", "replace")

@@ -133,7 +133,7 @@ def test_read_says_that_permission_is_denied(public_path: Path, file_mode: int, 
 
     said = as_nobody(read)
     folder.chmod(0o755)
-    assert said == f"StoreError: cannot read {folder}/file: Permission denied"
+    assert said == f"Unreadable: cannot read {folder}/file: Permission denied"
 
 
 def test_read_closes_what_it_opens(tmp_path: Path):

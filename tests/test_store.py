@@ -501,7 +501,7 @@ def test_store_that_cannot_be_reached_says_so(read_only: Store):
 def test_entry_that_may_not_be_read_is_said_and_not_called_bad(read_only: Store):
     os.chmod(entry_path(read_only, ONE).parent, 0o000)
     said = as_other_user(read_only, lambda store: read_spec(store, ONE))
-    assert said == f"StoreError: cannot read {entry_path(read_only, ONE)}: Permission denied"
+    assert said == f"Unreadable: cannot read {entry_path(read_only, ONE)}: Permission denied"
 
 
 # The default root.

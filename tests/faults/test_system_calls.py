@@ -9,70 +9,27 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import files_below, make_artifact, warnings_of
+from acts import ACTS, Place, begin, check
+from builders import make_artifact, warnings_of
+from calls import count_calls, fail_at
 from fake_backend import KERNEL
 
 import kreg
 from kreg import Artifact, Store
+from kreg.build import compile_artifact
 from kreg.selector import Selector
 from kreg.sweep import leftovers
 from kreg.upkeep import verify
 
-CALLS = (
-    "open", "read", "write", "fsync", "close", "fstat", "stat", "lstat", "rename", "unlink", "mkdir", "makedirs",
-    "listdir", "scandir", "utime", "link", "ftruncate", "pwrite", "pread",
-)  # fmt: skip
 ERRORS = (
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.ESTALE, errno.ENOLCK, errno.ENOSYS,
     errno.EINTR, errno.ENOENT,
 )  # fmt: skip
-
-
-class Faults:
-    """Counts the calls of ``os`` and ``fcntl`` that name something in a store, and lets one of them fail."""
-
-    def __init__(self, root: str, patch: pytest.MonkeyPatch) -> None:
-        import fcntl
-
-        self._root = root
-        self._ours: set[int] = set()
-        self.made: list[str] = []
-        self.failing: tuple[int, int] | None = None
-        for name in CALLS:
-            patch.setattr(os, name, self._wrap(name, getattr(os, name)))
-        patch.setattr(fcntl, "flock", self._wrap("flock", fcntl.flock))
-
-    def _wrap(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(first: Any, *others: Any, **options: Any) -> Any:
-            if not self._is_ours(first):
-                return real(first, *others, **options)
-            self.made.append(name)
-            if self.failing is not None and len(self.made) == self.failing[0]:
-                if name == "close":
-                    real(first)  # Linux has closed it, whatever it returns.
-                raise OSError(self.failing[1], os.strerror(self.failing[1]), str(first))
-            result = real(first, *others, **options)
-            if name == "open":
-                self._ours.add(result)
-            if name == "close":
-                self._ours.discard(first)
-            return result
-
-        return call
-
-    def _is_ours(self, first: Any) -> bool:
-        return first in self._ours if isinstance(first, int) else str(first).startswith(self._root)
-
-
-@pytest.fixture
-def faults(root: str) -> Iterator[Faults]:
-    with pytest.MonkeyPatch.context() as patch:
-        yield Faults(root, patch)
 
 
 def resolve(root: str) -> Artifact:
@@ -119,10 +76,9 @@ def test_call_that_fails_once_costs_a_warning_at_most(
     kept = str(tmp_path / "kept")
     if os.path.exists(root):
         shutil.copytree(root, kept)
-    with pytest.MonkeyPatch.context() as patch:
-        faults = Faults(root, patch)
-        expected, said = warnings_of(lambda: resolve(root))
-        calls = [*faults.made]
+    said: list[str] = []
+    calls = count_calls(root, lambda: said.extend(warnings_of(lambda: resolve(root))[1]))
+    expected = compile_artifact(KERNEL, KERNEL.spec("sm_90a", {"size": 1}))
     is_bad = begin is a_bad_entry
     assert len(said) == is_bad
     assert len(calls) > 3
@@ -130,14 +86,11 @@ def test_call_that_fails_once_costs_a_warning_at_most(
         shutil.rmtree(root, ignore_errors=True)
         if os.path.exists(kept):
             shutil.copytree(kept, root)
-        with pytest.MonkeyPatch.context() as patch:
-            faults = Faults(root, patch)
-            faults.failing = number, error
-            what = f"{errno.errorcode[error]} at call {number}, {calls[number - 1]}, of {calls}"
-            try:
-                found, said = warnings_of(lambda: resolve(root))
-            except Exception as raised:
-                raise AssertionError(what) from raised
+        what = f"{errno.errorcode[error]} at call {number}, {calls[number - 1]}, of {calls}"
+        try:
+            found, said = fail_at(root, number, error, lambda: warnings_of(lambda: resolve(root)))
+        except Exception as raised:
+            raise AssertionError(what) from raised
         assert found.cubin == expected.cubin, what
         assert len(said) <= 1 + is_bad, (what, said)
         check_whole(root, what)
@@ -158,31 +111,44 @@ def check_whole(root: str, what: str) -> None:
     assert left == [], what
 
 
-def test_faults_reach_every_kind_of_call_of_the_store(root: str, faults: Faults):
+def test_calls_of_every_kind_are_reached(root: str):
     # A harness that counts nothing would pass everything.
-    resolve(root)
+    made = set(count_calls(root, lambda: resolve(root)))
     os.utime(next(iter(Store(root).entry_files())), (0, 0))
-    resolve(root)
-    path = next(iter(Store(root).entry_files()))
-    Path(path).write_bytes(b"torn")
+    made |= set(count_calls(root, lambda: resolve(root)))
+    Path(next(iter(Store(root).entry_files()))).write_bytes(b"torn")
     with pytest.warns(kreg.KregWarning):
-        resolve(root)
-    expected = {
-        "open",
-        "read",
-        "write",
-        "fsync",
-        "close",
-        "fstat",
-        "stat",
-        "rename",
-        "makedirs",
-        "flock",
-        "utime",
-        "lstat",
-    }
-    assert expected <= set(faults.made)
-    assert files_below(root)
+        made |= set(count_calls(root, lambda: resolve(root)))
+    assert made >= {
+        "open", "read", "write", "fsync", "close", "fstat", "stat", "rename", "makedirs", "flock", "utime", "lstat",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=[errno.errorcode[number] for number in ERRORS])
+@pytest.mark.parametrize("name", ACTS)
+def test_act_whose_call_fails_says_so_and_can_be_repeated(tmp_path: Path, name: str, error: int, is_long: bool):
+    place = Place(tmp_path)
+    begin(place, name)
+    calls = count_calls(place.folder, lambda: ACTS[name](place))
+    chosen = range(1, len(calls) + 1) if is_long else range(1 + error % 5, len(calls) + 1, 5)
+    for number in chosen:
+        if (calls[number - 1], error) == ("unlink", errno.ENOENT):
+            continue  # That means that it is gone, which a file system does not say of a file that stays.
+        begin(place, name)
+        what = f"{name}, {errno.errorcode[error]} at call {number}, {calls[number - 1]}, of {calls}"
+        try:
+            fail_at(place.folder, number, error, lambda: ACTS[name](place))
+        except kreg.KregError as raised:
+            said = str(raised)
+        except Exception as raised:
+            raise AssertionError(what) from raised
+        else:
+            said = place.folder
+        assert place.folder in said, what
+        left = check(place, what)
+        assert not [path for path in left if "/store/tmp/" in path] or calls[number - 1] == "unlink", (what, left)
+        begin(place, name)
+        ACTS[name](place)
 
 
 @pytest.mark.parametrize("name", ["write", "read"])
