@@ -135,12 +135,18 @@ def _remove_abandoned(path: str) -> None:
 
 
 def sync_folder(path: str) -> None:
-    """Sync a directory, so that a rename in it survives a crash, where the file system can."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """Sync a directory, so that a rename in it survives a crash, where the file system can.
+
+    Some network file systems refuse, and the directory may be gone by now; the rename itself has succeeded.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return
     try:
         os.fsync(descriptor)
     except OSError:
-        pass  # Some network file systems refuse to sync a directory; the rename itself has succeeded.
+        pass
     finally:
         close_quietly(descriptor)
 
@@ -229,7 +235,10 @@ def mark_used(path: str, status: os.stat_result) -> None:
 def rename_into(temporary: str, path: str) -> None:
     """Rename into a folder that is made if it is not there, and may be removed, empty, by a ``clear`` at any time."""
     for attempt in range(_RENAMES):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        except FileExistsError:
+            pass  # Another process made it, and a third removed it before it could be seen.
         try:
             os.rename(temporary, path)
         except FileNotFoundError:

@@ -137,11 +137,11 @@ def with_files(monkeypatch: pytest.MonkeyPatch, *files: Path) -> None:
 def test_declaration_that_leaves_out_a_file_is_refused_and_nothing_published(
     root: str, monkeypatch: pytest.MonkeyPatch
 ):
-    with_files(monkeypatch, HERE / "tiny_elf.py", HERE / "racer.py", HERE / "gpu" / "worlds.py")
+    with_files(monkeypatch, HERE / "tiny_elf.py", HERE / "lock_holder.py", HERE / "gpu" / "worlds.py")
     with pytest.raises(DeclarationError) as caught:
         kreg.resolve(KERNEL, size=1, target="sm_90a", store=root)
     assert str(caught.value) == (
-        f"fake@1 is also made from 'racer.py', 'gpu/worlds.py'; add it to `sources` in {KERNEL.file}"
+        f"fake@1 is also made from 'lock_holder.py', 'gpu/worlds.py'; add it to `sources` in {KERNEL.file}"
     )
     assert list(kreg.Store(root).entry_files()) == []
 
