@@ -232,6 +232,12 @@ def mark_used(path: str, status: os.stat_result) -> None:
         pass
 
 
+def refuse_link(folder: str) -> None:
+    """Raise ``OSError`` for a symbolic link: what is written to or removed from its directory may be anybody's."""
+    if os.path.islink(folder):
+        raise OSError(errno.ELOOP, "a directory of a store may not be a symbolic link", folder)
+
+
 def rename_into(temporary: str, path: str) -> None:
     """Rename into a folder that is made if it is not there, and may be removed, empty, by a ``clear`` at any time."""
     for attempt in range(_RENAMES):

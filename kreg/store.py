@@ -15,7 +15,6 @@ The store raises ``StoreError``; whether a launch can do without it is the resol
 from __future__ import annotations
 
 import os
-import stat
 import time
 
 from kreg import config
@@ -30,15 +29,15 @@ from kreg.files import (
     put_back,
     read_file,
     read_file_and_stat,
-    rename_into,
+    refuse_link,
     scan,
-    sync_folder,
     touch_quietly,
     unlink_quietly,
     write_synced,
 )
 from kreg.header import NewerFormat, read_header
 from kreg.keylock import FileLock
+from kreg.root import ENTRIES, OBJECTS, Root
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,14 +46,6 @@ if TYPE_CHECKING:
     from kreg.header import Keys
     from kreg.spec import CompileSpec
 
-ENTRIES, OBJECTS = "entries-v1", "objects-v1"
-FOLDERS = (ENTRIES, OBJECTS, "locks", "tmp", "quarantine")
-"""The directories of a store, but ``logs``, which is made when it is needed."""
-_TAG = "CACHEDIR.TAG"
-_TAG_TEXT = (
-    b"Signature: 8a477f597d28d172789f06886806bc55\n"
-    b"# This is a kreg store (CACHEDIR.TAG: https://bford.info/cachedir/). `kreg clear` empties it.\n"
-)
 MANIFEST_LIMIT = 1 << 20
 CUBIN_LIMIT = 1 << 28
 _SWEEP_WAIT = 30.0
@@ -69,17 +60,15 @@ class BadEntry(StoreError):
 class Store:
     """A store directory, which need not exist yet.
 
-    ``root`` given by name is used as it is found. Without one it is ``KREG_STORE``, else the user's cache
-    directory, which is created for its owner alone and refused if somebody else owns it or everybody can write it.
+    ``root`` is its path. Without one it is ``KREG_STORE``, else ``kreg`` in the user's cache directory, which is made
+    for its owner alone and refused where others could have filled it.
     """
 
     def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
         named = config.named_root(root)
-        self.root = named or config.default_root()
-        self._is_default = named is None
+        self._root = Root(named or config.default_root(), is_default=named is None)
+        self.root = self._root.path
         self.is_configured = root is None
-        self._checked = False
-        self._prepared = False
 
     def __repr__(self) -> str:
         return f"Store({self.root!r})"
@@ -106,7 +95,7 @@ class Store:
         Raises ``BadEntry`` for one that fails its proof, after setting it aside, and ``StoreError`` where the
         store cannot be read.
         """
-        self._check_root()
+        self._root.check()
         path = self.entry_path(kernel, version, key, toolchain_key)
         found = self._read_or_set_aside(path, MANIFEST_LIMIT)
         if found is None:
@@ -142,7 +131,7 @@ class Store:
 
     def toolchain_keys(self, spec: CompileSpec) -> list[str]:
         """Return the toolchain keys under which the store holds ``spec``, sorted."""
-        self._check_root()
+        self._root.check()
         folder = f"{self.root}/{ENTRIES}/{spec.kernel}@{spec.version}"
         try:
             names = os.listdir(folder)
@@ -173,9 +162,9 @@ class Store:
                     path = self.entry_path(manifest.kernel, manifest.version, artifact.key, artifact.toolchain_key)
                     self._refuse_newer(path)
                     self._put_object(artifact)
-                    written.append((self._write(artifact.manifest_bytes, path), path))
+                    written.append((self._root.write(artifact.manifest_bytes, path), path))
                 for temporary, path in written:
-                    self._rename(temporary, path)
+                    self._root.rename(temporary, path)
             except BaseException:
                 for temporary, _ in written:
                     unlink_quietly(temporary)
@@ -189,7 +178,7 @@ class Store:
         except StoreError:
             held = None
         if held is None or sha256(held) != artifact.cubin_digest:
-            self._put(path, artifact.cubin)
+            self._root.put(path, artifact.cubin)
         else:
             touch_quietly(path)  # A gc must not take it for one that nobody has named for long.
 
@@ -203,37 +192,10 @@ class Store:
         except StoreError:
             return
 
-    def _put(self, path: str, data: bytes) -> None:
-        temporary = self._write(data, path)
-        try:
-            self._rename(temporary, path)
-        except BaseException:
-            unlink_quietly(temporary)
-            raise
-
-    def _write(self, data: bytes, path: str) -> str:
-        """Write what is to be ``path`` as a temporary file, and return the path of that."""
-        temporary = f"{self.root}/tmp/{os.getpid()}-{os.urandom(8).hex()}"
-        try:
-            write_synced(temporary, data)
-        except BaseException as error:
-            unlink_quietly(temporary)
-            if isinstance(error, OSError):
-                raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
-            raise
-        return temporary
-
-    def _rename(self, temporary: str, path: str) -> None:
-        try:
-            rename_into(temporary, path)
-            sync_folder(os.path.dirname(path))
-        except OSError as error:
-            raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
-
     def save_log(self, key: str, log: str) -> str:
         """Keep the log of a failed compile and return its path. Raises ``StoreError``."""
         self.prepare()
-        self._put(self.log_path(key), log.encode("utf-8", "backslashreplace"))
+        self._root.put(self.log_path(key), log.encode("utf-8", "backslashreplace"))
         return self.log_path(key)
 
     def key_lock(self, key: str, wait: float, report: Callable[[str], None] | None = None) -> FileLock:
@@ -246,66 +208,15 @@ class Store:
 
     def prepare(self) -> None:
         """Create the store's directories where they are missing. Raises ``StoreError``."""
-        if self._prepared:
-            return
-        self._check_root()
-        try:
-            os.makedirs(self.root, mode=0o700 if self._is_default else 0o777, exist_ok=True)
-            self._mark()
-            for folder in FOLDERS:
-                os.makedirs(f"{self.root}/{folder}", exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"cannot create the store {self.root}: {error.strerror}") from error
-        self._prepared = True
+        self._root.prepare()
 
     def is_marked(self) -> bool:
         """Say whether the directory says of itself that it is a kreg store."""
-        try:
-            return read_file(f"{self.root}/{_TAG}", len(_TAG_TEXT)) == _TAG_TEXT
-        except StoreError:
-            return False
+        return self._root.is_marked()
 
-    def _mark(self) -> None:
-        """Write the tag, unless the directory is somebody else's. Raises ``StoreError`` if it is.
-
-        Another process may be doing the same; before its tag is there it has made ``tmp`` and nothing else.
-        """
-        found = sorted(os.listdir(self.root))
-        if self.is_marked():
-            return
-        is_ours = {ENTRIES, OBJECTS} <= set(found)
-        known = {*FOLDERS, "logs"} if is_ours else {"tmp"}
-        foreign = [name for name in found if name not in known]
-        if foreign:
-            raise StoreError(
-                f"{self.root} is not empty and not a kreg store (it holds {foreign[0]!r}); name another directory"
-            )
-        os.makedirs(f"{self.root}/tmp", exist_ok=True)
-        self._put(f"{self.root}/{_TAG}", _TAG_TEXT)
-
-    def _check_root(self) -> None:
-        if self._checked:
-            return
-        try:
-            found = os.stat(self.root)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise StoreError(f"cannot use the store {self.root}: {error.strerror}") from error
-        if not stat.S_ISDIR(found.st_mode):
-            raise StoreError(f"the store {self.root} is not a directory; set KREG_STORE or --store to one")
-        if self._is_default:
-            self._check_owner(found)
-        self._checked = True
-
-    def _check_owner(self, found: os.stat_result) -> None:
-        if found.st_uid != os.geteuid():
-            why = f"belongs to user {found.st_uid}"
-        elif found.st_mode & 0o002:
-            why = "can be written by everybody"
-        else:
-            return
-        raise StoreError(f"the default store {self.root} {why}; to use it all the same, name it in KREG_STORE")
+    def refuse_links(self) -> None:
+        """Raise ``StoreError`` if a directory of the store is a symbolic link, which could lead anywhere."""
+        self._root.refuse_links()
 
     def _set_aside(self, path: str, reason: StoreError, is_bad: Callable[[os.stat_result], bool]) -> BadEntry:
         """Move a bad file to ``quarantine/`` with its reason; return the error to raise.
@@ -315,6 +226,7 @@ class Store:
         """
         place = f"{self.root}/quarantine/{os.path.basename(path)}.{os.urandom(4).hex()}"
         try:
+            refuse_link(os.path.dirname(path))
             os.rename(path, place)
             if not is_bad(os.lstat(place)):
                 put_back(place, path)
@@ -326,12 +238,12 @@ class Store:
 
     def entry_files(self, kernel: str | None = None) -> Iterator[str]:
         """Yield the paths of the store's manifests, or those of one kernel, in order. Raises ``StoreError``."""
-        self._check_root()
+        self._root.check()
         return _files(f"{self.root}/{ENTRIES}", ".json", "" if kernel is None else f"{kernel}@")
 
     def object_files(self) -> Iterator[str]:
         """Yield the paths of the store's cubins. Raises ``StoreError``."""
-        self._check_root()
+        self._root.check()
         return _files(f"{self.root}/{OBJECTS}", ".cubin")
 
 

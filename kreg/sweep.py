@@ -15,7 +15,8 @@ from kreg.errors import StoreError
 from kreg.files import GRACE, is_gone, scan, unlink_quietly, write_synced
 from kreg.inventory import Entry, entries
 from kreg.record import Record
-from kreg.store import FOLDERS, Store
+from kreg.root import FOLDERS
+from kreg.store import Store
 from kreg.upkeep import referenced, remove, remove_empty_folder, require_store, size_of
 
 TYPE_CHECKING = False
@@ -112,7 +113,7 @@ def _plan(store: Store, limits: Limits, pinned: frozenset[str], other_formats: b
     every = list(entries(store))
     broken, sound = [], []
     for entry in every:
-        if _is_broken(entry, store) or (other_formats and entry.is_newer):
+        if _is_broken(entry, store, now - grace) or (other_formats and entry.is_newer):
             broken.append(entry)
         elif entry.manifest is not None:
             sound.append(entry)
@@ -149,11 +150,14 @@ def _key(entry: Entry) -> str:
     return os.path.basename(entry.path).removesuffix(".json")
 
 
-def _is_broken(entry: Entry, store: Store) -> bool:
-    """Say whether an entry can never be a hit: its manifest is bad, or its cubin is gone."""
+def _is_broken(entry: Entry, store: Store, before: float) -> bool:
+    """Say whether an entry can never be a hit: its manifest is bad, or its cubin gone.
+
+    Of an entry that was written after ``before``, another host of a network file system may not see the cubin yet.
+    """
     if entry.manifest is None:
         return entry.is_bad
-    return is_gone(store.object_path(entry.manifest.cubin_digest))
+    return entry.modified <= before and is_gone(store.object_path(entry.manifest.cubin_digest))
 
 
 def _beyond(unpinned: list[Entry], sizes: _Sizes, limits: Limits, now: float) -> Iterator[Entry]:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 LEVELS = [
     {"errors", "record"},
     {"config", "digest", "files", "imports", "reach", "workers"},
-    {"cubin", "header", "keylock", "sources", "spec", "toolchain"},
+    {"cubin", "header", "keylock", "root", "sources", "spec", "toolchain"},
     {"kernel", "manifest"},
     {"artifact", "backends.protocol", "lockfile", "registry"},
     {"backends", "selector", "backends.cute", "disassembly", "drift", "loader", "receipts", "store"},

@@ -26,7 +26,7 @@ from builders import (
 )
 
 from kreg import Artifact, Store
-from kreg import store as store_module
+from kreg import root as root_module
 from kreg.errors import StoreError
 from kreg.header import NewerFormat
 from kreg.keylock import FileLock
@@ -610,7 +610,7 @@ def test_root_is_absolute(given: str, tmp_path: Path, monkeypatch: pytest.Monkey
 def test_publish_bears_that_its_folder_is_removed_meanwhile(store: Store, monkeypatch: pytest.MonkeyPatch, call: str):
     # A clear on a file system without locks removes folders that are empty for a moment.
     store.prepare()
-    real = getattr(store_module, call)
+    real = getattr(root_module, call)
     removed: list[Path] = []
 
     def remove_once(*arguments: object) -> None:
@@ -620,6 +620,6 @@ def test_publish_bears_that_its_folder_is_removed_meanwhile(store: Store, monkey
             removed.append(folder)
             folder.rmdir()
 
-    monkeypatch.setattr(store_module, call, remove_once)
+    monkeypatch.setattr(root_module, call, remove_once)
     store.publish(ONE)
     assert_holds(store, ONE)

@@ -21,6 +21,7 @@ from kreg.sweep import Limits, gc, leftovers
 from kreg.upkeep import clear, plan_clear, verify
 
 SIZES = (1, 2, 3, 4, 5, 6)
+ALL = ("size=1", "size=2", "size=3", "size=50")
 ARTIFACTS = {size: make_artifact(size) for size in (*SIZES, 50)}
 KEPT = ARTIFACTS[50]
 """An artifact that no act removes: whatever is cut off, it is there."""
@@ -44,7 +45,7 @@ class Place:
         self.store().publish_all(ARTIFACTS[size] for size in (1, 2, 3, 50))
         if not os.path.exists(self.lockfile):
             write_pins(self, 2)
-            export(self, ("size=1", "size=2", "size=3", "size=50"))
+            export(self, ALL)
 
 
 def publish(place: Place) -> None:
@@ -97,7 +98,7 @@ def export(place: Place, params: tuple[str, ...]) -> None:
 def export_other(place: Place) -> None:
     with open_bundle(place.bundle) as bundle:
         count = len(list(bundle.artifacts()))
-    export(place, ("size=3", "size=50") if count == 4 else ("size=1", "size=2", "size=3", "size=50"))
+    export(place, ("size=3", "size=50") if count == 4 else ALL)
 
 
 ACTS: dict[str, Callable[[Place], None]] = {
@@ -114,6 +115,10 @@ ACTS: dict[str, Callable[[Place], None]] = {
 def begin(place: Place, name: str) -> None:
     """Bring a place to where an act begins."""
     place.fill()
+    if name == "lock":
+        write_pins(place, 2)
+    if name == "export":
+        export(place, ALL)
     remove_sizes(place, (1, 2) if name == "import" else (4, 5, 6))
 
 
