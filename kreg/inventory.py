@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kreg.errors import StoreError
-from kreg.files import Unreadable, read_file_and_stat
+from kreg.files import read_file_and_stat
 from kreg.header import NewerFormat, read_header
 from kreg.manifest import Manifest, decode
 from kreg.registry import Registry
@@ -42,11 +42,6 @@ class Entry:
         self.modified = modified
         self.used = used
         self.problem = problem
-
-    @property
-    def is_bad(self) -> bool:
-        """Say whether the file has been read and is no manifest, nor one of a newer kreg."""
-        return self.problem is not None and not isinstance(self.problem, (NewerFormat, Unreadable))
 
     @property
     def is_newer(self) -> bool:

@@ -1,6 +1,6 @@
-"""gc: remove what nothing needs, and entries beyond limits of age, use, number and size, the least used first.
+"""gc: remove what nothing needs, what fails its proof, and entries beyond limits of age, use, number and size.
 
-A pinned entry is never removed, nor is anything of a format that this kreg does not know unless asked. What may still
+No limit takes a pinned entry, and nothing of a format that this kreg does not know goes unless asked. What may still
 be written to, a temporary file or a cubin whose entry is on its way, is left for an hour; its age is told by the clock
 of the store's file system, whatever the clock of this host says. One gc runs at a time; a reader that loses an entry
 has a miss, never a wrong or partial artifact.
@@ -9,15 +9,14 @@ has a miss, never a wrong or partial artifact.
 from __future__ import annotations
 
 import os
-import shutil
 
 from kreg.errors import StoreError
-from kreg.files import GRACE, is_gone, scan, unlink_quietly, write_synced
+from kreg.files import GRACE, Unreadable, scan, unlink_quietly, write_synced
 from kreg.inventory import Entry, entries
 from kreg.record import Record
 from kreg.root import FOLDERS
 from kreg.store import Store
-from kreg.upkeep import referenced, remove, remove_empty_folder, require_store, size_of
+from kreg.upkeep import MissingCubin, Verifier, referenced, remove_all, remove_empty_folder, require_store, size_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -111,9 +110,10 @@ def leftovers(store: Store) -> list[str]:
 def _plan(store: Store, limits: Limits, pinned: frozenset[str], other_formats: bool, grace: float) -> Sweep:
     now = _clock(store)
     every = list(entries(store))
+    verifier = Verifier(store)
     broken, sound = [], []
     for entry in every:
-        if _is_broken(entry, store, now - grace) or (other_formats and entry.is_newer):
+        if _is_broken(entry, verifier, now - grace) or (other_formats and entry.is_newer):
             broken.append(entry)
         elif entry.manifest is not None:
             sound.append(entry)
@@ -150,14 +150,16 @@ def _key(entry: Entry) -> str:
     return os.path.basename(entry.path).removesuffix(".json")
 
 
-def _is_broken(entry: Entry, store: Store, before: float) -> bool:
-    """Say whether an entry can never be a hit: its manifest is bad, or its cubin gone.
+def _is_broken(entry: Entry, verifier: Verifier, before: float) -> bool:
+    """Say whether an entry can never be a hit: it, or its cubin, is not what it says.
 
-    Of an entry that was written after ``before``, another host of a network file system may not see the cubin yet.
+    Of an entry that was written after ``before``, another host of a network file system may not see the cubin yet;
+    and a file that could not be read may be sound.
     """
-    if entry.manifest is None:
-        return entry.is_bad
-    return entry.modified <= before and is_gone(store.object_path(entry.manifest.cubin_digest))
+    problem = verifier.problem(entry)
+    if isinstance(problem, MissingCubin):
+        return entry.modified <= before
+    return problem is not None and not isinstance(problem, Unreadable)
 
 
 def _beyond(unpinned: list[Entry], sizes: _Sizes, limits: Limits, now: float) -> Iterator[Entry]:
@@ -211,7 +213,7 @@ def _unneeded_objects(store: Store, doomed: list[Entry], before: float) -> list[
 
 
 def _files(folder: str) -> list[str]:
-    return [file.path for file in scan(folder) if not file.is_dir(follow_symlinks=False)]
+    return [file.path for file in scan(folder)]
 
 
 def _older(folder: str, before: float) -> list[str]:
@@ -238,11 +240,8 @@ def _unknown_folders(store: Store) -> list[str]:
 
 def _carry_out(sweep: Sweep) -> None:
     """Remove entries before the cubins they name, so that an end in between leaves no entry without its cubin."""
-    for entry in sweep.entries:
-        remove(entry.path)
-    for path in (*sweep.objects, *sweep.leftovers):
-        remove(path)
+    remove_all(entry.path for entry in sweep.entries)
+    trees = frozenset((*sweep.leftovers, *sweep.others))
+    remove_all((*sweep.objects, *sweep.leftovers, *sweep.others), trees=trees)
     for folder in sorted({os.path.dirname(path) for path in (*(e.path for e in sweep.entries), *sweep.objects)}):
         remove_empty_folder(folder)
-    for folder in sweep.others:
-        shutil.rmtree(folder, ignore_errors=True)

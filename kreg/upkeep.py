@@ -7,6 +7,7 @@ and leaves everything else alone, files that are not kreg's included.
 from __future__ import annotations
 
 import os
+import shutil
 
 from kreg.apart import compile_current
 from kreg.cubin import Cubin
@@ -22,7 +23,7 @@ from kreg.store import CUBIN_LIMIT, MANIFEST_LIMIT, Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from kreg.registry import Registry
     from kreg.selector import Selector
@@ -40,6 +41,10 @@ class Finding(Record):
         self._set(path=path, spec=spec, reason=reason)
 
 
+class MissingCubin(StoreError):
+    """An entry's cubin is not there."""
+
+
 class Verifier:
     """Recomputes every digest of a store's entries, and holds each cubin to its manifest."""
 
@@ -48,14 +53,20 @@ class Verifier:
 
     def check(self, entry: Entry) -> Finding | None:
         """Return what is wrong with an entry, or None."""
-        if entry.is_newer:
+        problem = self.problem(entry)
+        if problem is None:
             return None
+        spec = None if entry.manifest is None else spec_text(entry.manifest)
+        return Finding(path=entry.path, spec=spec, reason=str(problem))
+
+    def problem(self, entry: Entry) -> KregError | None:
+        """Return the error that says what is wrong with an entry, or None; one of a newer kreg is left alone."""
         if entry.manifest is None:
-            return Finding(path=entry.path, spec=None, reason=str(entry.problem))
+            return None if entry.is_newer else entry.problem
         try:
             self._check_entry(entry.path, entry.manifest)
         except KregError as error:
-            return Finding(path=entry.path, spec=spec_text(entry.manifest), reason=str(error))
+            return error
         return None
 
     def _check_entry(self, path: str, manifest: Manifest) -> None:
@@ -69,7 +80,7 @@ class Verifier:
         path = self._store.object_path(manifest.cubin_digest)
         cubin = read_file(path, CUBIN_LIMIT)
         if cubin is None:
-            raise StoreError(f"its cubin {path} is missing")
+            raise MissingCubin(f"its cubin {path} is missing")
         if sha256(cubin) != manifest.cubin_digest:
             raise StoreError(f"its cubin {path} does not match its digest")
         check_image(manifest, cubin, f"its cubin {path}")
@@ -188,12 +199,7 @@ def plan_clear_all(store: Store) -> ClearPlan:
     require_store(store)
     doomed = tuple(entries(store))
     objects = tuple(store.object_files())
-    others = tuple(
-        file.path
-        for folder in ("quarantine", "logs")
-        for file in scan(f"{store.root}/{folder}")
-        if not file.is_dir(follow_symlinks=False)
-    )
+    others = tuple(file.path for folder in ("quarantine", "logs") for file in scan(f"{store.root}/{folder}"))
     size = sum(entry.size for entry in doomed) + sum(map(size_of, (*objects, *others)))
     return ClearPlan(entries=doomed, objects=objects, others=others, size=size)
 
@@ -201,12 +207,9 @@ def plan_clear_all(store: Store) -> ClearPlan:
 def clear(store: Store, plan: ClearPlan) -> None:
     """Carry out a plan. An object that an entry has come to name in the meantime stays. Raises ``StoreError``."""
     with store.sweep_lock(shared=False):
-        for entry in plan.entries:
-            remove(entry.path)
+        remove_all(entry.path for entry in plan.entries)
         kept = {store.object_path(digest) for digest in referenced(store)}
-        for path in (*plan.objects, *plan.others):
-            if path not in kept:
-                remove(path)
+        remove_all((path for path in (*plan.objects, *plan.others) if path not in kept), trees=frozenset(plan.others))
         for path in sorted({os.path.dirname(p) for p in (*(e.path for e in plan.entries), *plan.objects)}):
             remove_empty_folder(path)
 
@@ -257,11 +260,36 @@ def size_of(path: str) -> int:
         return 0
 
 
-def remove(path: str) -> None:
-    """Remove a file; one that is gone is no error. Raises ``StoreError``."""
+def remove_all(paths: Iterable[str], *, trees: Collection[str] = ()) -> None:
+    """Remove files, and ``trees`` with all that is in them; what is gone is no error.
+
+    Raises ``StoreError`` that names the first that stays, after the others have been removed.
+    """
+    failed = [error for error in (_remove(path, is_tree=path in trees) for path in paths) if error is not None]
+    if failed:
+        more = f" ({len(failed)} in all)" if len(failed) > 1 else ""
+        raise StoreError(f"cannot remove {failed[0].filename}: {failed[0].strerror}{more}") from failed[0]
+
+
+def _remove(path: str, *, is_tree: bool) -> OSError | None:
     try:
-        os.unlink(path)
+        if is_tree and os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
     except FileNotFoundError:
-        return
+        return None
+    except IsADirectoryError:
+        return _remove_folder(path)
     except OSError as error:
-        raise StoreError(f"cannot remove {path}: {error.strerror}") from error
+        return error
+    return None
+
+
+def _remove_folder(path: str) -> OSError | None:
+    """Remove an empty directory that lies where a file belongs."""
+    try:
+        os.rmdir(path)
+    except OSError as error:
+        return error
+    return None
