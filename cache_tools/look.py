@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
 
@@ -25,10 +26,12 @@ from .output import plural, print_columns, print_json, show_age, show_bytes
 @json_option
 def dir_command(store: Store, as_json: bool) -> None:
     """Print the store's directory."""
+    if store.problem:
+        raise StoreError(store.problem)
     if as_json:
         print_json({"root": store.root, "exists": store.is_marked()})
     else:
-        click.echo(store.root)
+        click.echo(os.fsencode(store.root))  # Byte for byte, in whichever locale, for scripts.
 
 
 @click.command("key")

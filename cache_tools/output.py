@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +14,20 @@ import msgspec
 
 def print_json(value: object) -> None:
     """Print ``value`` as indented JSON."""
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+    try:
+        data = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        data = msgspec.json.encode(_unicode(msgspec.to_builtins(value)))
+    click.echo(msgspec.json.format(data, indent=2))
+
+
+def _unicode(value: object) -> object:
+    """Return ``value`` with the bytes of file names that are not UTF-8 written as a backslash and their number."""
+    if isinstance(value, dict):
+        return {_unicode(name): _unicode(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_unicode(item) for item in value]
+    return os.fsencode(value).decode("utf-8", "backslashreplace") if isinstance(value, str) else value
 
 
 def print_columns(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:

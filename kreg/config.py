@@ -59,18 +59,25 @@ def lockfile_in_force(policy: str, given: str | os.PathLike[str] | None = None) 
 def named_lockfile(given: str | os.PathLike[str] | None = None) -> str | None:
     """Return the absolute path of the lockfile that was asked for by argument or ``KREG_LOCKFILE``, if any."""
     chosen = os.fspath(given) if given is not None else variable("KREG_LOCKFILE")
-    return os.path.abspath(os.path.expanduser(chosen)) if chosen else None
+    return _absolute(chosen) if chosen else None
+
+
+def _absolute(path: str) -> str:
+    try:
+        return os.path.abspath(os.path.expanduser(path))
+    except FileNotFoundError:
+        raise KregError(f"{path!r} is relative, and the current directory is gone; name an absolute path") from None
 
 
 def lockfile(given: str | os.PathLike[str] | None = None) -> str:
     """Return the lockfile's path: what was asked for, else ``kreg.lock`` in the current directory."""
-    return named_lockfile(given) or os.path.abspath(LOCKFILE)
+    return named_lockfile(given) or _absolute(LOCKFILE)
 
 
 def named_root(given: str | os.PathLike[str] | None = None) -> str | None:
     """Return the absolute store directory that was asked for by argument or ``KREG_STORE``, if any."""
     chosen = os.fspath(given) if given is not None else variable("KREG_STORE")
-    return os.path.abspath(os.path.expanduser(chosen)) if chosen else None
+    return _absolute(chosen) if chosen else None
 
 
 def default_root() -> str:

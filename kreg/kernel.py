@@ -12,7 +12,7 @@ from itertools import product
 from kreg.digest import canonical, describe
 from kreg.errors import DeclarationError, SpecError, nearest
 from kreg.record import Record
-from kreg.sources import Sources, read_sources
+from kreg.sources import Sources, note, read_sources
 from kreg.spec import CompileSpec, is_name, parse_target, parse_value
 
 TYPE_CHECKING = False
@@ -139,6 +139,7 @@ class Kernel(Record):
             summary=summary,
         )
         self._check()
+        note(self._paths())
 
     def _check(self) -> None:
         if type(self.name) is not str or not is_name(self.name):
@@ -226,10 +227,13 @@ class Kernel(Record):
             raise SpecError(f"{self.label} needs a target, one of {', '.join(self.targets)}")
         return self.spec(chosen, values)
 
+    def _paths(self) -> list[str]:
+        folder = os.path.dirname(self.file)
+        return [os.path.normpath(os.path.join(folder, source)) for source in self.sources]
+
     def source_paths(self) -> list[str]:
         """Return the absolute paths of the declared sources. Raises ``DeclarationError`` for one that is missing."""
-        folder = os.path.dirname(self.file)
-        paths = [os.path.normpath(os.path.join(folder, source)) for source in self.sources]
+        paths = self._paths()
         for source, path in zip(self.sources, paths, strict=True):
             if not os.path.isfile(path):
                 raise DeclarationError(f"{self.label} declares the source {source!r}, but {path} is not a file")

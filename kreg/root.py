@@ -22,11 +22,19 @@ _TAG_TEXT = (
 )
 
 
-class Root:
-    """The directory ``path``, which need not exist yet; ``is_default`` if nobody has named it."""
+_NOWHERE = "/dev/null/kreg"
+"""The path of a root that is nowhere: below a file, so that nothing can be found or made there."""
 
-    def __init__(self, path: str, *, is_default: bool) -> None:
-        self.path = path
+
+class Root:
+    """The directory ``path``, which need not exist yet; ``is_default`` if nobody has named it.
+
+    Without a path, ``problem`` says why there is none: whatever is asked of the root raises it.
+    """
+
+    def __init__(self, path: str | None, *, is_default: bool, problem: str = "") -> None:
+        self.path = path or _NOWHERE
+        self.problem = problem
         self._is_default = is_default
         self._checked = False
         self._prepared = False
@@ -35,6 +43,8 @@ class Root:
         """Raise ``StoreError`` if the directory is there and may not be used."""
         if self._checked:
             return
+        if self.problem:
+            raise StoreError(self.problem)
         try:
             found = os.stat(self.path)
             if not stat.S_ISDIR(found.st_mode):

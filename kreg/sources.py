@@ -23,6 +23,7 @@ _STARTED = time.time()
 _TICK = 2.0
 """Seconds within which two changes may carry one file time: ext4's is a kernel tick, FAT's two seconds."""
 
+_first: dict[str, Signature] = {}
 _known: dict[tuple[str, tuple[str, ...]], tuple[list[Signature], Sources]] = {}
 
 
@@ -51,9 +52,25 @@ def read_sources(file: str, names: tuple[str, ...]) -> Sources:
     return found
 
 
+def note(paths: Iterable[str]) -> None:
+    """Note what the file system says of files, so that a change is told without a clock; one not there is no error."""
+    for path in paths:
+        if path not in _first:
+            try:
+                _first[path] = _signature(path)
+            except OSError:
+                continue
+
+
 def changed_since_start(paths: Iterable[str]) -> bool:
-    """Say whether a file was changed after this process began, which may have imported it as it was before."""
-    return any(os.stat(path).st_ctime > _STARTED - _TICK for path in paths)
+    """Say whether a file was changed after this process began, which may have imported it as it was before.
+
+    By its time, and, as a file server may have another clock than this host, by what was noted of it.
+    """
+    signatures = {path: _signature(path) for path in paths}
+    return any(
+        found != _first.get(path, found) or found[-1] > (_STARTED - _TICK) * 1e9 for path, found in signatures.items()
+    )
 
 
 def _signature(path: str) -> Signature:

@@ -20,7 +20,7 @@ import time
 from kreg import config
 from kreg.artifact import Artifact
 from kreg.digest import is_hex, sha256
-from kreg.errors import StoreError
+from kreg.errors import KregError, StoreError
 from kreg.files import (
     NotAFile,
     is_file,
@@ -65,10 +65,14 @@ class Store:
     """
 
     def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
-        named = config.named_root(root)
-        self._root = Root(named or config.default_root(), is_default=named is None)
+        self._root = _find_root(root)
         self.root = self._root.path
         self.is_configured = root is None
+
+    @property
+    def problem(self) -> str:
+        """Why there is no directory for this store, or nothing."""
+        return self._root.problem
 
     def __repr__(self) -> str:
         return f"Store({self.root!r})"
@@ -245,6 +249,14 @@ class Store:
         """Yield the paths of the store's cubins. Raises ``StoreError``."""
         self._root.check()
         return _files(f"{self.root}/{OBJECTS}", ".cubin")
+
+
+def _find_root(given: str | os.PathLike[str] | None) -> Root:
+    try:
+        named = config.named_root(given)
+        return Root(named or config.default_root(), is_default=named is None)
+    except KregError as error:
+        return Root(None, is_default=True, problem=str(error))
 
 
 def _files(folder: str, ending: str, beginning: str = "") -> Iterator[str]:

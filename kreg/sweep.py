@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 
 from kreg.errors import StoreError
-from kreg.files import GRACE, Unreadable, scan, unlink_quietly, write_synced
+from kreg.files import GRACE, Unreadable, scan, touch_quietly, unlink_quietly, write_synced
 from kreg.inventory import Entry, entries
 from kreg.record import Record
 from kreg.root import FOLDERS
@@ -49,10 +49,11 @@ class Limits(Record):
 class Sweep(Record):
     """What a gc removes: entries, cubins that nothing names then, leftovers and other formats, and their bytes in all.
 
-    ``left`` counts the entries that stay, ``pinned`` those of them that no limit can take.
+    ``left`` counts the entries that stay, ``pinned`` those of them that no limit can take. ``ahead`` are entries dated
+    in the future, by another clock: their age begins now.
     """
 
-    __slots__ = ("entries", "objects", "leftovers", "others", "size", "left", "pinned")
+    __slots__ = ("entries", "objects", "leftovers", "others", "size", "left", "pinned", "ahead")
     entries: tuple[Entry, ...]
     objects: tuple[str, ...]
     leftovers: tuple[str, ...]
@@ -60,6 +61,7 @@ class Sweep(Record):
     size: int
     left: int
     pinned: int
+    ahead: tuple[str, ...]
 
     def __init__(
         self,
@@ -71,9 +73,17 @@ class Sweep(Record):
         size: int,
         left: int,
         pinned: int,
+        ahead: tuple[str, ...],
     ) -> None:
         self._set(
-            entries=entries, objects=objects, leftovers=leftovers, others=others, size=size, left=left, pinned=pinned
+            entries=entries,
+            objects=objects,
+            leftovers=leftovers,
+            others=others,
+            size=size,
+            left=left,
+            pinned=pinned,
+            ahead=ahead,
         )
 
 
@@ -97,6 +107,8 @@ def gc(
     with store.sweep_lock(shared=False):
         sweep = _plan(store, limits, frozenset(pinned), other_formats, grace)
         _carry_out(sweep)
+    for path in sweep.ahead:
+        touch_quietly(path)
     return sweep
 
 
@@ -131,6 +143,7 @@ def _plan(store: Store, limits: Limits, pinned: frozenset[str], other_formats: b
         size=sum(entry.size for entry in doomed) + sum(map(size_of, (*objects, *old))),
         left=len(every) - len(doomed),
         pinned=len(sound) - len(unpinned),
+        ahead=tuple(entry.path for entry in sound if max(entry.modified, entry.used) > now + GRACE),
     )
 
 
@@ -166,8 +179,8 @@ def _beyond(unpinned: list[Entry], sizes: _Sizes, limits: Limits, now: float) ->
     """Yield the entries that the limits take: those too old or too long unused, then the least used."""
     left = []
     for entry in sorted(unpinned, key=lambda entry: (entry.used, entry.path)):
-        is_old = limits.age is not None and now - entry.modified > limits.age
-        if is_old or (limits.unused is not None and now - entry.used > limits.unused):
+        is_old = limits.age is not None and max(0.0, now - entry.modified) >= limits.age
+        if is_old or (limits.unused is not None and max(0.0, now - entry.used) >= limits.unused):
             sizes.drop(entry)
             yield entry
         else:

@@ -14,6 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
     from typing import Any, TypeVar
 
     Item = TypeVar("Item")
@@ -36,22 +37,45 @@ def work_on(
     """Yield ``work(item)`` for each item as it is done, in ``jobs`` processes.
 
     Yields ``crashed(item)`` for one that kills its process or takes more than ``seconds``. ``work`` and the items are
-    pickled. In a daemonic process, which may not have children, it all runs in this one, without a limit.
+    pickled. Where no process can be started, as in a daemonic one, what is left runs in this one, without a limit.
     """
-    if multiprocessing.current_process().daemon:
+    opened = _open_pool(min(jobs, max(1, len(items))))
+    if opened is None:
         yield from map(work, items)
         return
     suspects = []
-    work = _Limited(work, seconds)
-    with _Pool(min(jobs, max(1, len(items)))) as pool:
-        futures = {pool.submit(work, item): item for item in items}
+    with opened as pool:
+        futures, left = _submit(pool, _Limited(work, seconds), items)
         for future in as_completed(futures):
             try:
                 yield future.result()
             except BrokenProcessPool:
                 suspects.append(futures[future])
     # One of them killed its worker, and with it the pool: each gets a process of its own.
-    yield from (_alone(item, work, crashed) for item in suspects)
+    yield from (_alone(item, _Limited(work, seconds), crashed) for item in suspects)
+    yield from map(work, left)
+
+
+def _open_pool(jobs: int) -> _Pool | None:
+    if multiprocessing.current_process().daemon:
+        return None
+    try:
+        return _Pool(jobs)
+    except OSError:
+        return None  # It starts a process of its own.
+
+
+def _submit(
+    pool: ProcessPoolExecutor, work: Callable[[Item], Result], items: Sequence[Item]
+) -> tuple[dict[Future[Result], Item], Sequence[Item]]:
+    """Return what has been submitted, and what is left where no more processes can be started."""
+    futures: dict[Future[Result], Item] = {}
+    try:
+        for item in items:
+            futures[pool.submit(work, item)] = item
+    except (OSError, RuntimeError):
+        return futures, items[len(futures) :]
+    return futures, ()
 
 
 def _alone(item: Item, work: Callable[[Item], Result], crashed: Callable[[Item], Result]) -> Result:
