@@ -39,9 +39,11 @@ class FileLock:
         self._wait = wait
         self._report = report
         self._descriptor: int | None = None
+        self._process = 0
 
     def __enter__(self) -> bool:
         self._descriptor = _open(self._path)
+        self._process = os.getpid()
         if self._descriptor is None:
             return False
         try:
@@ -52,8 +54,10 @@ class FileLock:
 
     def __exit__(self, *_: object) -> None:
         if self._descriptor is not None:
-            # Closing drops the lock unless a forked child still has the descriptor, so unlock by name first.
-            _unlock(self._descriptor)
+            # Closing drops the lock unless a forked child still has the descriptor, so unlock by name first; but a
+            # child that leaves the block has the lock of its parent, which goes on.
+            if os.getpid() == self._process:
+                _unlock(self._descriptor)
             close_quietly(self._descriptor)
             self._descriptor = None
 

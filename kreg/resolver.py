@@ -180,7 +180,7 @@ class Resolver:
         except StoreError as error:
             self._warn_once(error)
             return self._compile(kernel, spec, found)
-        with self.store.key_lock(spec.key, config.wait_seconds(), _say):
+        with self.store.key_lock(spec.key, config.wait_seconds(), say):
             found = self._find_or_warn(kernel, spec)
             if found is not None and self._is_wanted(kernel, spec, found):
                 return found
@@ -265,7 +265,8 @@ def _warn(message: str) -> None:
     warnings.warn(message, KregWarning, stacklevel=2)
 
 
-def _say(message: str) -> None:
+def say(message: str) -> None:
+    """Log a line that whoever waits for kreg should see: without any set-up it goes to standard error."""
     import logging
 
     logging.getLogger("kreg").warning(message)

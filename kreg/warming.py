@@ -15,7 +15,7 @@ from kreg.drift import is_settled, settle
 from kreg.errors import CompileError, KregError, StoreError
 from kreg.kernel import Kernel
 from kreg.record import Record
-from kreg.resolver import Resolver
+from kreg.resolver import Resolver, say
 from kreg.spec import CompileSpec
 from kreg.store import BadEntry, Store
 from kreg.workers import usable_cpus, work_on
@@ -136,7 +136,7 @@ class _Compile:
         kernel, spec = variant
         store = Store(self._root)
         try:
-            with store.key_lock(spec.key, config.wait_seconds()):
+            with store.key_lock(spec.key, config.wait_seconds(), say):
                 return self._make(store, kernel, spec)
         except KregError as error:
             return _failure(store, spec, error)

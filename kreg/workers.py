@@ -1,7 +1,7 @@
 """Worker processes for compiles: a crash, or one that never ends, costs the item that caused it, and nothing else.
 
 Workers are spawned, since compilers keep threads that a fork would break, and keep what compilers print away from
-standard output.
+standard output. They end with the process that started them, however it ends.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ def _open_pool(jobs: int) -> _Pool | None:
     if multiprocessing.current_process().daemon:
         return None
     try:
+        _fill_standard_descriptors()
         return _Pool(jobs)
     except OSError:
         return None  # It starts a process of its own.
@@ -113,13 +114,34 @@ class _Pool:
     def __enter__(self) -> ProcessPoolExecutor:
         return self._pool
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
+        if raised is not None:
+            for process in list((self._pool._processes or {}).values()):  # noqa: SLF001 - kill_workers is of Python 3.14
+                process.kill()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _prepare_worker() -> None:
-    """Leave Ctrl-C to the parent, and keep what compilers print away from the parent's standard output."""
+    """Leave Ctrl-C to the parent, end when it ends, and keep what compilers print away from its standard output."""
     import signal
+    import threading
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.dup2(2, 1)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _fill_standard_descriptors() -> None:
+    """Open what is closed of 0, 1 and 2, so that no pipe to a worker gets a number that compilers print to."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # It gets the lowest number that is free.

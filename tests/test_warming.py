@@ -142,8 +142,10 @@ def test_warm_that_was_interrupted_goes_on_where_it_was(store: Store, runs: Runs
     done = runs()
     assert 1 <= done < len(asked)
     report = kreg.warm(asked, store=store, jobs=1)
-    assert (report.count(HIT), report.count(COMPILED)) == (done, len(asked) - done)
-    assert runs() == len(asked)
+    # The compile that was on its way was cut off.
+    assert report.count(HIT) in {done - 1, done}
+    assert report.count(HIT) + report.count(COMPILED) == len(asked)
+    assert runs() == done + report.count(COMPILED)
 
 
 def test_warm_without_a_compiler_says_what_to_install(store: Store, monkeypatch: pytest.MonkeyPatch):
