@@ -1,4 +1,4 @@
-"""Compiling from the sources as they are on disk, also where this process has imported older ones.
+"""Compiling from the sources as they are on disk, also where this process has older ones, or was forked in a compile.
 
 A process that imported device code before it was edited would compile the old code, and the store would hold it as
 the new. Such a compile runs in an interpreter of its own: not a multiprocessing child, which would run the user's main
@@ -34,11 +34,29 @@ answer_compile(answer)
 """
 
 
+_compiling: list[None] = []
+"""An item for each compile that is going on in this process."""
+_is_forked = False
+"""Whether this process was forked during a compile, whose locks and threads it will never get."""
+
+
+def _note_fork() -> None:
+    global _is_forked
+    _is_forked = _is_forked or bool(_compiling)
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
 def compile_current(kernel: Kernel, spec: CompileSpec) -> Artifact:
     """Compile ``spec`` from the sources as they are now. Raises as ``compile_artifact`` does."""
-    if changed_since_start(kernel.source_paths()):
+    if _is_forked or changed_since_start(kernel.source_paths()):
         return compile_apart(kernel, spec)
-    return compile_artifact(kernel, spec)
+    _compiling.append(None)
+    try:
+        return compile_artifact(kernel, spec)
+    finally:
+        _compiling.pop()
 
 
 def compile_apart(kernel: Kernel, spec: CompileSpec) -> Artifact:

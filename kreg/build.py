@@ -29,6 +29,8 @@ def compile_artifact(kernel: Kernel, spec: CompileSpec) -> Artifact:
     toolchain = require_toolchain(kernel, spec)
     sources = kernel.read_sources()
     compiled = load_backend(kernel.backend).compile(kernel, spec)
+    if require_toolchain(kernel, spec) != toolchain:
+        raise CompileError(f"the compiler was replaced while {spec} was compiled; compile it again")
     if kernel.read_sources() != sources:
         raise CompileError(f"a source of {kernel.label} changed while {spec} was compiled; compile it again")
     _refuse_undeclared(kernel, compiled.files)

@@ -21,6 +21,8 @@ _SECTION = Struct("<IIQQQQIIQQ")
 _SYMBOL = Struct("<IBBHQQ")
 _NOBITS, _SYMTAB = 8, 2
 _SECTION_LIMIT = 65536
+_NAMES = 4
+"""How many times the bytes of an image its section names may have: some share an ending, but not many a long one."""
 
 _CODE = (".text.", ".rel.text.", ".rela.text.", ".nv.constant", ".nv.global")
 """Beginnings of the names of the sections that are the machine code: instructions, what they name, and their data."""
@@ -210,7 +212,11 @@ def _read_sections(data: bytes) -> tuple[Section, ...]:
     if count == 0 or entry_size != _SECTION.size or count > _SECTION_LIMIT or names_index >= count:
         raise CubinError("cubin has no readable section table")
     rows = [_SECTION.unpack_from(_slice(data, offset + i * entry_size, entry_size)) for i in range(count)]
+    if sum(row[5] for row in rows if row[1] not in (0, _NOBITS)) > len(data):
+        raise CubinError("cubin has sections that lie over each other")  # Each is copied: it could be a bomb.
     names = _slice(data, rows[names_index][4], rows[names_index][5])
+    if sum(_end_of(names, row[0]) - row[0] for row in rows) > _NAMES * len(data):
+        raise CubinError("cubin has section names that lie over each other")
     return tuple(
         Section(
             name=_string(names, row[0]),
@@ -231,10 +237,14 @@ def _slice(data: bytes, offset: int, size: int) -> bytes:
 
 
 def _string(table: bytes, offset: int) -> str:
+    return table[offset : _end_of(table, offset)].decode("utf-8", "replace")
+
+
+def _end_of(table: bytes, offset: int) -> int:
     end = table.find(b"\0", offset)
     if end < 0:
         raise CubinError("cubin has a name outside its string table")
-    return table[offset:end].decode("utf-8", "replace")
+    return end
 
 
 def _attributes(section: Section) -> list[tuple[int, bytes]]:

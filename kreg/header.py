@@ -56,6 +56,11 @@ def read_header(data: bytes, where: str) -> Keys:
     return spec_key, toolchain_key, cubin_digest, source_digest
 
 
+def has_keys(data: bytes, keys: Keys) -> bool:
+    """Say whether the second line of a stored manifest has these keys."""
+    return data[_BODY:].startswith(_KEYS.format(*keys).encode())
+
+
 def write_header(keys: Keys, fields: str) -> bytes:
     """Return a stored manifest: the two lines for ``keys``, then ``fields``, JSON members without their brace."""
     body = (_KEYS.format(*keys) + fields + "}\n").encode()

@@ -99,10 +99,8 @@ def _read_entry(path: str) -> Entry | None:
             return None
         data, status = found
         size, modified, used = status.st_size, status.st_mtime, max(status.st_atime, status.st_mtime)
-        keys = read_header(data, path)
+        read_header(data, path)
         manifest = decode(data, path)
-        if keys != (manifest.spec_key, manifest.toolchain_key, manifest.cubin_digest, manifest.source_digest):
-            manifest, problem = None, StoreError(f"manifest {path} contradicts its own header")
     except StoreError as error:
         problem = error
     return Entry(path=path, manifest=manifest, size=size, modified=modified, used=used, problem=problem)

@@ -151,6 +151,9 @@ class Kernel(Record):
                 raise DeclarationError(f"{self.name}@{self.version}: the same {what} is declared twice")
         if not self.targets or not self.sources:
             raise DeclarationError(f"{self.name}@{self.version} declares no target or no source file")
+        for name, value in self.options:
+            if type(value) not in {str, int, bool}:
+                raise DeclarationError(f"{self.name}: option {name!r} is {describe(value)}; it is an int, bool or str")
         canonical(dict(self.options), f"{self.name}.options")
 
     @property

@@ -21,14 +21,16 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kreg.artifact import Artifact
+    from kreg.manifest import Launch
 
 _SUCCESS = driver.CUresult.CUDA_SUCCESS
 _ATTRIBUTE = driver.CUdevice_attribute
 _DEFAULT_SHARED_LIMIT = 48 << 10
 """Dynamic shared memory a kernel may use without asking (CUDA C++ Programming Guide, "Technical Specifications")."""
 
-_loaded: dict[tuple[str, str, int], LoadedKernel] = {}
+_loaded: dict[tuple[str, str, Launch, int], LoadedKernel] = {}
 _functions: dict[tuple[str, str, int], driver.CUfunction] = {}
+_shared: dict[tuple[str, str, int], int] = {}
 _contexts: dict[int, Any] = {}
 _targets: dict[int, list[str]] = {}
 _lock = allocate_lock()
@@ -52,7 +54,7 @@ def load(artifact: Artifact, device: int = 0) -> LoadedKernel:
     ``LoadError`` that names artifact, target and device: another architecture, a driver too old for the image, no
     memory, no such device.
     """
-    key = (artifact.entry_key, artifact.cubin_digest, device)
+    key = (artifact.entry_key, artifact.cubin_digest, artifact.launch, device)
     found = _loaded.get(key)
     if found is None:
         with _lock:
@@ -66,6 +68,12 @@ def _function(artifact: Artifact, device: int) -> driver.CUfunction:
     key = (artifact.cubin_digest, artifact.symbol, device)
     if key not in _functions:
         _functions[key] = _load(artifact, device)
+    wanted = artifact.launch.shared_bytes
+    if wanted > _shared.get(key, _DEFAULT_SHARED_LIMIT):  # Never lowered: another artifact may need it.
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        with InContext(device):
+            _call(artifact, device, driver.cuFuncSetAttribute, _functions[key], attribute, wanted)
+        _shared[key] = wanted
     return _functions[key]
 
 
@@ -85,9 +93,6 @@ def _load(artifact: Artifact, device: int) -> driver.CUfunction:
         module = _call(artifact, device, driver.cuModuleLoadData, artifact.cubin)
         function = _call(artifact, device, driver.cuModuleGetFunction, module, manifest.symbol.encode())
         _call(artifact, device, driver.cuFuncLoad, function)
-        if manifest.launch.shared_bytes > _DEFAULT_SHARED_LIMIT:
-            attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            _call(artifact, device, driver.cuFuncSetAttribute, function, attribute, manifest.launch.shared_bytes)
     return function
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
-from kreg.digest import sha256
+from kreg.digest import INT64_MAX, INT64_MIN, sha256
 from kreg.errors import KregError, StoreError
-from kreg.header import NAMES, write_header
-from kreg.spec import SCHEMA, CompileSpec, is_name
+from kreg.header import NAMES, has_keys, write_header
+from kreg.spec import SCHEMA, TEXT_LIMIT, CompileSpec, is_name
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,15 +100,26 @@ def encode(manifest: Manifest) -> bytes:
 def decode(data: bytes, where: str) -> Manifest:
     """Read a stored manifest. Raises ``StoreError`` that names ``where`` and what is wrong.
 
-    The kernel's name and version become part of a path, so they are held to their form here.
+    The kernel's name and version become part of a path, so they are held to their form here; and a name that JSON has
+    twice must not say something else than the header.
     """
     try:
         manifest = _DECODER.decode(data)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise StoreError(f"manifest {where} is not a manifest: {error}") from error
-    if not is_name(manifest.kernel) or manifest.version < 1:
+    if not all(map(is_name, (*manifest.params, *manifest.options))):
+        raise StoreError(f"manifest {where} has a parameter or option with what is no name")
+    if not is_name(manifest.kernel) or not 1 <= manifest.version < 10**9:
         raise StoreError(f"manifest {where} is of {manifest.kernel!r:.80}@{manifest.version}, which names no kernel")
+    if not has_keys(data, (manifest.spec_key, manifest.toolchain_key, manifest.cubin_digest, manifest.source_digest)):
+        raise StoreError(f"manifest {where} contradicts its own header")
     return manifest
+
+
+def _are_small(manifest: Manifest) -> bool:
+    """Say whether every integer has 64 bits, as a spec's must."""
+    values = (*manifest.params.values(), *manifest.options.values())
+    return all(type(value) is not int or INT64_MIN <= value <= INT64_MAX for value in values)
 
 
 def check(manifest: Manifest, where: str) -> None:
@@ -122,7 +133,10 @@ def check(manifest: Manifest, where: str) -> None:
         "version": manifest.version,
     }
     # For plain ASCII these are the canonical bytes, at a tenth of the cost; what differs takes the long way.
-    if sha256(msgspec.json.encode(fields, order="sorted")) == manifest.spec_key:
+    plain = msgspec.json.encode(fields, order="sorted")
+    if len(plain) > TEXT_LIMIT // 6:  # An escaped character has six.
+        raise StoreError(f"manifest {where} holds no valid spec: it has {len(plain)} bytes")
+    if sha256(plain) == manifest.spec_key and plain.isascii() and _are_small(manifest):
         return
     try:
         key = manifest.spec.key

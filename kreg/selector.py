@@ -106,7 +106,7 @@ class Selector(Record):
                 refusal = refusal or error
         if not found:
             self._explain_nothing(kernels, refusal)
-        return found
+        return list({spec.key: (kernel, spec) for kernel, spec in found}.values())
 
     def _declared(self, registry: Registry) -> list[Kernel]:
         if not self.kernels:

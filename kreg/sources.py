@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Signature: TypeAlias = tuple[int, int, int, int, int]
 
-_STARTED = time.time()
+_IMPORTED = time.time()
 _TICK = 2.0
 """Seconds within which two changes may carry one file time: ext4's is a kernel tick, FAT's two seconds."""
 
@@ -68,9 +68,22 @@ def changed_since_start(paths: Iterable[str]) -> bool:
     By its time, and, as a file server may have another clock than this host, by what was noted of it.
     """
     signatures = {path: _signature(path) for path in paths}
-    return any(
-        found != _first.get(path, found) or found[-1] > (_STARTED - _TICK) * 1e9 for path, found in signatures.items()
-    )
+    start = (_started() - _TICK) * 1e9
+    return any(found != _first.get(path, found) or found[-1] > start for path, found in signatures.items())
+
+
+def _started() -> float:
+    """Return when this process began, which may have imported device code before kreg; else when it imported this.
+
+    Field 22 of /proc/self/stat is the start in clock ticks after boot (proc(5)).
+    """
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            ticks = int(file.read().rpartition(b")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+        return min(_IMPORTED, time.time() - age)
+    except (OSError, ValueError, IndexError, AttributeError):
+        return _IMPORTED
 
 
 def _signature(path: str) -> Signature:

@@ -14,6 +14,9 @@ from kreg.record import Record
 SCHEMA = 1
 """First field of the canonical form. Another number means that every key has changed."""
 
+TEXT_LIMIT = 1 << 16
+"""Characters of the longest spec text that is read."""
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -167,6 +170,8 @@ class SpecText(Record):
 
 def parse_spec_text(text: str) -> SpecText:
     """Split ``name[@version][[param=value,...]][:target]`` into its parts. Raises ``SpecError``."""
+    if len(text) > TEXT_LIMIT:
+        raise SpecError(f"spec {text[:40]!r}... has {len(text)} characters; no spec has more than {TEXT_LIMIT}")
     head, bracket, rest = text.partition("[")
     params: tuple[tuple[str, str], ...] = ()
     if bracket:

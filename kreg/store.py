@@ -235,7 +235,7 @@ class Store:
             if not is_bad(os.lstat(place)):
                 put_back(place, path)
                 return BadEntry(f"{reason}; it has been replaced in the meantime")
-            write_synced(f"{place}.reason", f"{path}\n{reason}\n".encode())
+            write_synced(f"{place}.reason", os.fsencode(f"{path}\n{reason}\n"))
         except OSError:
             return BadEntry(f"{reason} (it could not be set aside)")
         return BadEntry(f"{reason}; set aside as {place}")

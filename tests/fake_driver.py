@@ -44,7 +44,7 @@ class FakeDriver:
         }
         for name, answer in answers.items():
             monkeypatch.setattr(driver, name, self._wrapped(name, answer))
-        for remembered in (loader._loaded, loader._functions, loader._contexts, loader._targets):
+        for remembered in (loader._loaded, loader._functions, loader._shared, loader._contexts, loader._targets):
             monkeypatch.setattr(loader, _name_of(remembered), {})
         return self
 

@@ -84,7 +84,7 @@ def test_process_without_an_interpreter_says_so(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_unchanged_sources_are_compiled_in_this_process(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("kreg.sources._STARTED", float("inf"))
+    monkeypatch.setattr("kreg.sources._started", lambda: float("inf"))
     monkeypatch.setattr(sys, "executable", "")
     assert compile_current(KERNEL, SPEC).symbol == "fake_1"
 

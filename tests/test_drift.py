@@ -22,7 +22,7 @@ COMMENT, CODE = "# a comment\n", "another instruction\n"
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     """Return a kernel with sources of its own, which this process may compile however new they are."""
-    monkeypatch.setattr("kreg.sources._STARTED", float("inf"))
+    monkeypatch.setattr("kreg.sources._started", lambda: float("inf"))
     return declare(tmp_path / "sources")
 
 

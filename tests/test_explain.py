@@ -18,7 +18,7 @@ ASKED = {"size": 1}
 
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    monkeypatch.setattr("kreg.sources._STARTED", float("inf"))
+    monkeypatch.setattr("kreg.sources._started", lambda: float("inf"))
     return declare(tmp_path / "sources")
 
 

@@ -112,7 +112,7 @@ def test_value_that_is_a_tensor_is_refused():
         ({"targets": ()}, "fake@1 declares no target or no source file"),
         ({"sources": ()}, "fake@1 declares no target or no source file"),
         ({"targets": ("sm_90x",)}, "target 'sm_90x' is not an architecture"),
-        ({"options": {"fast": 0.5}}, "fake.options.fast is float 0.5; a key is made of"),
+        ({"options": {"fast": 0.5}}, "fake: option 'fast' is float 0.5; it is an int, bool or str"),
     ],
 )
 def test_declaration_is_refused(change: dict[str, object], message: str):

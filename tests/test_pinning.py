@@ -65,7 +65,7 @@ class Project:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.setattr("kreg.sources._STARTED", float("inf"))
+    monkeypatch.setattr("kreg.sources._started", lambda: float("inf"))
     return Project(tmp_path)
 
 

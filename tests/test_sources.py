@@ -98,5 +98,5 @@ def test_source_that_cannot_be_read_is_named(kernel: Kernel, monkeypatch: pytest
 def test_file_that_changed_after_this_process_began_is_told(kernel: Kernel, monkeypatch: pytest.MonkeyPatch):
     assert sources.changed_since_start(kernel.source_paths())
     assert not sources.changed_since_start([])
-    monkeypatch.setattr(sources, "_STARTED", time.time() + 60)
+    monkeypatch.setattr(sources, "_started", lambda: time.time() + 60)
     assert not sources.changed_since_start(kernel.source_paths())

@@ -89,6 +89,7 @@ class CuteBackend:
 
     def __init__(self) -> None:
         self._asked: tuple[tuple[str, ...], Toolchain | None] | None = None
+        self._imported: Toolchain | None = None
 
     def toolchain(self) -> Toolchain | None:
         """Return the installed DSL distributions, or None without ``nvidia-cutlass-dsl``."""
@@ -99,6 +100,16 @@ class CuteBackend:
             installed = DISTRIBUTIONS[0] in versions
             self._asked = path, Toolchain(backend="cute", distributions=versions) if installed else None
         return self._asked[1]
+
+    def _require_one_compiler(self, spec: CompileSpec) -> None:
+        """Refuse to compile with another compiler than the one that is installed: it was replaced meanwhile."""
+        if self._imported is None:
+            self._asked = None  # Asked long ago, perhaps; it is imported now.
+            self._imported = self.toolchain()
+        elif self._imported != self.toolchain():
+            raise CompileError(
+                f"cannot compile {spec}: the compiler was replaced after this process imported it; start a new one"
+            )
 
     def missing(self) -> str:
         """Return the command that installs the DSL."""
@@ -113,9 +124,11 @@ class CuteBackend:
         from kreg.reach import package_files
 
         _refuse_variables(spec)
+        self._require_one_compiler(spec)
         build_function = _find_build(kernel)
         try:
             with _ONE_AT_A_TIME, TemporaryDirectory(prefix="kreg-cute-", ignore_cleanup_errors=True) as folder:
+                _refuse_folder(spec, folder)
                 build = build_function(**kernel.arguments(spec))
                 start = time.perf_counter()
                 compiled = _options(spec, folder)(build.function, *build.arguments)
@@ -131,6 +144,15 @@ class CuteBackend:
         cubin = bytes(compiled.__cubin__)
         files = package_files(kernel.build.partition(":")[0], os.path.dirname(kernel.file))
         return Compiled(cubin=cubin, symbol=symbols[0], launch=launch, milliseconds=milliseconds, files=files)
+
+
+def _refuse_folder(spec: CompileSpec, folder: str) -> None:
+    """Refuse a scratch directory whose name the DSL cannot take."""
+    if set(folder) & set("'\"\n") or folder != os.fsencode(folder).decode("utf-8", "replace"):
+        raise CompileError(
+            f"cannot compile {spec}: the compiler cannot use the temporary directory {folder!r}; set TMPDIR to a "
+            f"directory with a plain name"
+        )
 
 
 def _explain(spec: CompileSpec, error: Exception) -> CompileError:
