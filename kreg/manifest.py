@@ -11,7 +11,7 @@ import msgspec
 from kreg.digest import INT64_MAX, INT64_MIN, sha256
 from kreg.errors import KregError, StoreError
 from kreg.header import NAMES, has_keys, write_header
-from kreg.spec import SCHEMA, TEXT_LIMIT, CompileSpec, is_name
+from kreg.spec import SCHEMA, TEXT_LIMIT, CompileSpec, is_name, parse_target
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +136,10 @@ def check(manifest: Manifest, where: str) -> None:
     plain = msgspec.json.encode(fields, order="sorted")
     if len(plain) > TEXT_LIMIT // 6:  # An escaped character has six.
         raise StoreError(f"manifest {where} holds no valid spec: it has {len(plain)} bytes")
+    try:
+        parse_target(manifest.target)
+    except KregError as error:
+        raise StoreError(f"manifest {where} holds no valid spec: {error}") from error
     if sha256(plain) == manifest.spec_key and plain.isascii() and _are_small(manifest):
         return
     try:
