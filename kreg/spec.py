@@ -134,7 +134,7 @@ def parse_value(text: str, kind: type, where: str) -> Value:
         return text == "true"
     if kind is int:
         digits = text.removeprefix("-")
-        if digits.isascii() and digits.isdecimal() and len(digits) <= 19 and str(int(text)) == text:
+        if digits.isascii() and digits.isdecimal() and len(digits) <= 19:
             return int(text)
     if kind is str:
         return _parse_str(text, where)
