@@ -179,9 +179,10 @@ class Cubin:
         if not 0 <= table.link < len(self.sections):
             raise CubinError("cubin's symbol table names no string table")
         names = self.sections[table.link].data
+        wanted = symbol.encode() + b"\0"
         for index in range(len(table.data) // _SYMBOL.size):
             name = _SYMBOL.unpack_from(table.data, index * _SYMBOL.size)[0]
-            if _string(names, name) == symbol:
+            if names.startswith(wanted, name):
                 return index
         raise CubinError(f"cubin has no symbol {symbol!r}")
 
@@ -212,7 +213,7 @@ def _read_sections(data: bytes) -> tuple[Section, ...]:
     if count == 0 or entry_size != _SECTION.size or count > _SECTION_LIMIT or names_index >= count:
         raise CubinError("cubin has no readable section table")
     rows = [_SECTION.unpack_from(_slice(data, offset + i * entry_size, entry_size)) for i in range(count)]
-    if sum(row[5] for row in rows if row[1] not in (0, _NOBITS)) > len(data):
+    if sum(row[5] for row in rows if row[1] not in (0, _NOBITS) and row[4] + row[5] <= len(data)) > len(data):
         raise CubinError("cubin has sections that lie over each other")  # Each is copied: it could be a bomb.
     names = _slice(data, rows[names_index][4], rows[names_index][5])
     if sum(_end_of(names, row[0]) - row[0] for row in rows) > _NAMES * len(data):

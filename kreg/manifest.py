@@ -86,6 +86,10 @@ _PROGRAM = (
     "code_digest",
 )  # fmt: skip
 
+_COUNTS = (
+    "cubin_bytes", "parameter_bytes", "registers", "local_bytes", "static_shared_bytes", "code_bytes", "compile_ms",
+)  # fmt: skip
+
 _DECODER = msgspec.json.Decoder(Manifest)
 
 
@@ -109,6 +113,9 @@ def decode(data: bytes, where: str) -> Manifest:
         raise StoreError(f"manifest {where} is not a manifest: {error}") from error
     if not all(map(is_name, (*manifest.params, *manifest.options))):
         raise StoreError(f"manifest {where} has a parameter or option with what is no name")
+    counts = (getattr(manifest, name) for name in _COUNTS)
+    if not all(0 <= count <= INT64_MAX for count in (*counts, manifest.launch.shared_bytes)):
+        raise StoreError(f"manifest {where} has a count that is none")
     if not is_name(manifest.kernel) or not 1 <= manifest.version < 10**9:
         raise StoreError(f"manifest {where} is of {manifest.kernel!r:.80}@{manifest.version}, which names no kernel")
     if not has_keys(data, (manifest.spec_key, manifest.toolchain_key, manifest.cubin_digest, manifest.source_digest)):
