@@ -26,8 +26,7 @@ from .output import plural, print_columns, print_json, show_age, show_bytes
 @json_option
 def dir_command(store: Store, as_json: bool) -> None:
     """Print the store's directory."""
-    if store.problem:
-        raise StoreError(store.problem)
+    store.require_place()
     if as_json:
         print_json({"root": store.root, "exists": store.is_marked()})
     else:

@@ -48,10 +48,13 @@ _INDEX, _INDEX_LIMIT = "bundle.json", 4096
 _OBJECT, _ENTRY = ("objects/", ".cubin", CUBIN_LIMIT), ("entries/", ".json", MANIFEST_LIMIT)
 
 
-class Index(msgspec.Struct, frozen=True):
+class _Format(msgspec.Struct, frozen=True):
+    bundle: Annotated[int, msgspec.Meta(ge=1, le=10**6)]
+
+
+class Index(_Format, frozen=True):
     """The first member: the format, and how many cubins and entries follow."""
 
-    bundle: Annotated[int, msgspec.Meta(ge=1, le=10**6)]
     objects: Annotated[int, msgspec.Meta(ge=1, le=10**9)]
     entries: Annotated[int, msgspec.Meta(ge=1, le=10**9)]
 
@@ -162,7 +165,12 @@ def _name(kind: tuple[str, str, int], digest: str) -> str:
 
 
 def _member(name: str, data: bytes) -> bytes:
-    return _header(name, len(data)) + data + bytes(-len(data) % _BLOCK)
+    return _header(name, len(data)) + data + bytes(_padded(len(data)) - len(data))
+
+
+def _padded(size: int) -> int:
+    """Return the bytes that ``size`` of a member's take: whole blocks."""
+    return size + -size % _BLOCK
 
 
 def _header(name: str, size: int) -> bytes:
@@ -214,7 +222,8 @@ class Bundle:
         name = _name(_ENTRY, digest)
         try:
             data = self._read(self._entries, digest, name)
-            artifact = Artifact(data, self._cubin_of(data), f"{self._path}/{name}")
+            keys = read_header(data, self._path)
+            artifact = Artifact(data, self._cubin(keys[2]), f"{self._path}/{name}", keys)
             check(artifact.manifest, artifact.origin)
             check_image(artifact.manifest, artifact.cubin, f"the cubin of {artifact.origin}")
         except BundleError:
@@ -223,8 +232,7 @@ class Bundle:
             raise self._refusal(str(error)) from error
         return artifact
 
-    def _cubin_of(self, manifest: bytes) -> bytes:
-        digest = read_header(manifest, self._path)[2]
+    def _cubin(self, digest: str) -> bytes:
         if digest not in self._objects:
             raise self._refusal(f"it lacks the cubin {digest[:12]} that an entry names")
         return self._read(self._objects, digest, _name(_OBJECT, digest))
@@ -236,7 +244,7 @@ class Bundle:
         return data
 
     def _content(self, at: int, size: int) -> bytes:
-        data = self._pread(at, size + -size % _BLOCK)
+        data = self._pread(at, _padded(size))
         if any(data[size:]):
             raise self._refusal(f"there is something behind the member at byte {at}")
         return data[:size]
@@ -255,7 +263,7 @@ class Bundle:
             raise self._refusal(f"{_INDEX} says: {error}") from error
         if msgspec.json.encode(index) != data:
             raise self._refusal(f"{_INDEX} is not as `kreg export` writes it")
-        return index, _BLOCK + size + -size % _BLOCK
+        return index, _BLOCK + _padded(size)
 
     def _find(self, at: int, kind: tuple[str, str, int], count: int) -> tuple[dict[str, tuple[int, int]], int]:
         """Return place and size of ``count`` members of a kind, by digest, and where the next header is."""
@@ -269,7 +277,7 @@ class Bundle:
             if size > kind[2]:
                 raise self._refusal(f"member {name} has {size} bytes, more than the {kind[2]} allowed")
             before, found[digest] = digest, (at + _BLOCK, size)
-            at += _BLOCK + size + -size % _BLOCK
+            at += _BLOCK + _padded(size)
         return found, at
 
     def _read_header(self, at: int) -> tuple[str, int]:
@@ -295,10 +303,6 @@ class Bundle:
 
     def _refusal(self, why: str) -> BundleError:
         return BundleError(f"{self._path} is not a whole bundle: {why}; nothing of it was taken")
-
-
-class _Format(msgspec.Struct):
-    bundle: Annotated[int, msgspec.Meta(ge=1, le=10**6)]
 
 
 def import_bundle(

@@ -174,14 +174,14 @@ def scan(folder: str) -> list[os.DirEntry[str]]:
             return _scan(folder)
         except FileNotFoundError:
             # A network file system may say so of what has just been made, and what is listed as empty is removed.
-            return [] if is_gone(folder) else _scan(folder)
+            return [] if _is_gone(folder) else _scan(folder)
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise StoreError(f"cannot list {folder}: {error.strerror}") from error
 
 
-def is_gone(path: str) -> bool:
+def _is_gone(path: str) -> bool:
     """Say whether the system knows that nothing lies at ``path``; where it cannot tell, something may."""
     try:
         os.lstat(path)

@@ -58,7 +58,7 @@ def read_header(data: bytes, where: str) -> Keys:
 
 def has_keys(data: bytes, keys: Keys) -> bool:
     """Say whether the second line of a stored manifest has these keys."""
-    return data[_BODY:].startswith(_KEYS.format(*keys).encode())
+    return data.startswith(_KEYS.format(*keys).encode(), _BODY)
 
 
 def write_header(keys: Keys, fields: str) -> bytes:

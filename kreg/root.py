@@ -34,17 +34,21 @@ class Root:
 
     def __init__(self, path: str | None, *, is_default: bool, problem: str = "") -> None:
         self.path = path or _NOWHERE
-        self.problem = problem
+        self._problem = problem
         self._is_default = is_default
         self._checked = False
         self._prepared = False
+
+    def require_place(self) -> None:
+        """Raise ``StoreError`` if there is no directory that could be the root."""
+        if self._problem:
+            raise StoreError(self._problem)
 
     def check(self) -> None:
         """Raise ``StoreError`` if the directory is there and may not be used."""
         if self._checked:
             return
-        if self.problem:
-            raise StoreError(self.problem)
+        self.require_place()
         try:
             found = os.stat(self.path)
             if not stat.S_ISDIR(found.st_mode):
@@ -59,12 +63,11 @@ class Root:
 
     def _check_owner(self, found: os.stat_result) -> None:
         """Refuse a directory that others could have filled, or put in the place of this user's."""
-        folder = _folder_of_everybody(os.path.dirname(os.path.realpath(self.path)))
         if found.st_uid != os.geteuid():
             why = f"belongs to user {found.st_uid}"
         elif found.st_mode & stat.S_IWOTH:
             why = "can be written by everybody"
-        elif folder is not None:
+        elif (folder := _folder_of_everybody(os.path.dirname(os.path.realpath(self.path)))) is not None:
             why = f"lies in {folder}, where everybody can replace it"
         else:
             return
@@ -129,7 +132,7 @@ class Root:
 
     def write(self, data: bytes, path: str) -> str:
         """Write what is to be ``path`` as a temporary file, and return the path of that. Raises ``StoreError``."""
-        temporary = f"{self.path}/tmp/{os.getpid()}-{os.urandom(8).hex()}"
+        temporary = temporary_path(self.path)
         try:
             write_synced(temporary, data)
         except BaseException as error:
@@ -149,6 +152,11 @@ class Root:
             sync_folder(folder)
         except OSError as error:
             raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def temporary_path(root: str) -> str:
+    """Return a path for a temporary file of a store that no other process takes."""
+    return f"{root}/tmp/{os.getpid()}-{os.urandom(8).hex()}"
 
 
 def _folder_of_everybody(folder: str) -> str | None:

@@ -69,11 +69,6 @@ class Store:
         self.root = self._root.path
         self.is_configured = root is None
 
-    @property
-    def problem(self) -> str:
-        """Why there is no directory for this store, or nothing."""
-        return self._root.problem
-
     def __repr__(self) -> str:
         return f"Store({self.root!r})"
 
@@ -213,6 +208,10 @@ class Store:
     def prepare(self) -> None:
         """Create the store's directories where they are missing. Raises ``StoreError``."""
         self._root.prepare()
+
+    def require_place(self) -> None:
+        """Raise ``StoreError`` if there is no directory that could be this store's."""
+        self._root.require_place()
 
     def is_marked(self) -> bool:
         """Say whether the directory says of itself that it is a kreg store."""

@@ -14,7 +14,7 @@ from kreg.errors import StoreError
 from kreg.files import GRACE, Unreadable, scan, touch_quietly, unlink_quietly, write_synced
 from kreg.inventory import Entry, entries
 from kreg.record import Record
-from kreg.root import FOLDERS
+from kreg.root import FOLDERS, temporary_path
 from kreg.store import Store
 from kreg.upkeep import MissingCubin, Verifier, referenced, remove_all, remove_empty_folder, require_store, size_of
 
@@ -149,7 +149,7 @@ def _plan(store: Store, limits: Limits, pinned: frozenset[str], other_formats: b
 
 def _clock(store: Store) -> float:
     """Return the time by the clock that gives the store's files theirs: a server's, on a network."""
-    path = f"{store.root}/tmp/{os.getpid()}-{os.urandom(8).hex()}"
+    path = temporary_path(store.root)
     try:
         write_synced(path, b"")
         return os.stat(path).st_mtime

@@ -224,8 +224,7 @@ def remove_empty_folder(path: str) -> None:
 
 def require_store(store: Store) -> None:
     """Raise ``StoreError`` for a directory that does not say of itself that it is a kreg store, or leads out of it."""
-    if store.problem:
-        raise StoreError(store.problem)
+    store.require_place()
     store.refuse_links()
     if os.path.isdir(store.root) and not store.is_marked():
         raise StoreError(f"{store.root} is not a kreg store (it has no CACHEDIR.TAG and entries); nothing is removed")

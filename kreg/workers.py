@@ -44,15 +44,16 @@ def work_on(
         yield from map(work, items)
         return
     suspects = []
+    limited = _Limited(work, seconds)
     with opened as pool:
-        futures, left = _submit(pool, _Limited(work, seconds), items)
+        futures, left = _submit(pool, limited, items)
         for future in as_completed(futures):
             try:
                 yield future.result()
             except BrokenProcessPool:
                 suspects.append(futures[future])
     # One of them killed its worker, and with it the pool: each gets a process of its own.
-    yield from (_alone(item, _Limited(work, seconds), crashed) for item in suspects)
+    yield from (_alone(item, limited, crashed) for item in suspects)
     yield from map(work, left)
 
 
