@@ -16,6 +16,7 @@ from typing import Any
 import fake_backend
 from tiny_elf import make_cubin
 
+import kreg
 from kreg import Artifact, CompileSpec, Kernel, KregWarning, Param, Store
 from kreg.digest import sha256
 from kreg.manifest import Launch, Manifest, encode
@@ -108,6 +109,12 @@ def flip(path: Path, position: int, mask: int = 1) -> None:
     data = bytearray(path.read_bytes())
     data[position] ^= mask
     path.write_bytes(data)
+
+
+def resolve_anew(root: object, **changes: Any) -> Artifact:
+    """Resolve the fake kernel at size 1, as a process does that remembers nothing."""
+    kreg.forget()
+    return kreg.resolve(fake_backend.KERNEL, **{"size": 1, "target": TARGET, "store": root, **changes})
 
 
 def files_below(folder: str | Path) -> dict[str, bytes]:

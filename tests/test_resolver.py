@@ -26,6 +26,7 @@ from builders import (
     object_path,
     raises_os_error,
     read_spec,
+    resolve_anew,
     warnings_of,
 )
 from fake_backend import KERNEL
@@ -40,12 +41,6 @@ Runs = Callable[[], int]
 def resolve(root: object, **changes: object) -> Artifact:
     """Resolve the fake kernel at size 1."""
     return kreg.resolve(KERNEL, **{"size": 1, "target": "sm_90a", "store": root, **changes})
-
-
-def resolve_anew(root: object, **changes: object) -> Artifact:
-    """Resolve as a process does that remembers nothing."""
-    kreg.forget()
-    return resolve(root, **changes)
 
 
 # The three places.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable
@@ -13,6 +14,12 @@ CALLS = (
     "open", "read", "pread", "write", "pwrite", "fsync", "ftruncate", "close", "fstat", "stat", "lstat", "rename",
     "replace", "unlink", "rmdir", "mkdir", "makedirs", "listdir", "scandir", "utime", "link",
 )  # fmt: skip
+
+FAILURES = (
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.ESTALE, errno.ENOLCK, errno.ENOSYS,
+    errno.EINTR,
+)  # fmt: skip
+"""The ways in which a file system fails a call."""
 
 
 class Calls:

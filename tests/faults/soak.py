@@ -9,7 +9,6 @@ nothing may raise but kreg's own errors. Prints what happened as JSON; the exit 
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import multiprocessing
 import os
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from builders import entry_path, make_artifact, object_path, read_spec
-from calls import count_calls, fail_at
+from calls import FAILURES, count_calls, fail_at
 from fake_backend import KERNEL
 
 import kreg
@@ -38,10 +37,6 @@ from kreg.sweep import Limits, gc, leftovers
 from kreg.upkeep import clear, plan_clear, verify
 
 PROCESSES = 3
-ERRORS = (
-    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.ESTALE, errno.ENOLCK, errno.ENOSYS,
-    errno.EINTR,
-)  # fmt: skip
 TARGETS = ("sm_90a", "sm_100a", "sm_120a")
 GROWTH = 8.0
 """MiB by which a process may grow: what a larger listing leaves in the allocator."""
@@ -197,7 +192,7 @@ class Worker:
         calls = len(count_calls(self.root, lambda: self.do(operation)))
         self.chance.setstate(state)
         if calls:
-            number, error = random.randrange(1, calls + 1), random.choice(ERRORS)
+            number, error = random.randrange(1, calls + 1), random.choice(FAILURES)
             fail_at(self.root, number, error, lambda: self.do(operation))
             self.fault("a call failed", operation)
 

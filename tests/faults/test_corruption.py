@@ -8,23 +8,17 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from builders import warnings_of
+from builders import resolve_anew, warnings_of
 from fake_backend import KERNEL
 
 import kreg
-from kreg import Artifact, Store
+from kreg import Store
 from kreg.build import compile_artifact
 from kreg.selector import Selector
 from kreg.upkeep import verify
 
 KINDS = ("entry", "object")
 GOOD = {size: compile_artifact(KERNEL, KERNEL.spec("sm_90a", {"size": size})) for size in (1, 2)}
-
-
-def resolve(store: Store, size: int = 1, **options: str) -> Artifact:
-    """Resolve as a new process does."""
-    kreg.forget()
-    return kreg.resolve(KERNEL, size=size, target="sm_90a", store=Store(store.root), **options)
 
 
 def place_of(store: Store, kind: str, size: int = 1) -> Path:
@@ -42,23 +36,23 @@ def set_aside(store: Store) -> list[str]:
 def damaged(store: Store, kind: str, damages: Iterable[tuple[str, Callable[[Path], object]]]) -> int:
     """Do each damage to a sound entry, and check what becomes of it; return how many were done."""
     path = place_of(store, kind)
-    resolve(store)
+    resolve_anew(store.root)
     count = 0
     for what, damage in damages:
         count += 1
         damage(path)
         assert verify(store, Selector(), kreg.REGISTRY).findings, what
         with pytest.raises(kreg.KregError):
-            resolve(store, policy="frozen")
+            resolve_anew(store.root, policy="frozen")
         if os.path.lexists(path):  # It could not be set aside.
             raise AssertionError(what)
-        resolve(store)
+        resolve_anew(store.root)
         damage(path)
-        found, said = warnings_of(lambda: resolve(store))
+        found, said = warnings_of(lambda: resolve_anew(store.root))
         assert (found.cubin, found.origin, len(said)) == (GOOD[1].cubin, "compiled", 1), (what, said)
         assert path.name in said[0], (what, said)
         assert len(set_aside(store)) == 2, what
-        again, said = warnings_of(lambda: resolve(store))
+        again, said = warnings_of(lambda: resolve_anew(store.root))
         assert (again.cubin, said, again.origin == "compiled") == (GOOD[1].cubin, [], False), what
         shutil.rmtree(f"{store.root}/quarantine")
         os.mkdir(f"{store.root}/quarantine")
@@ -67,7 +61,7 @@ def damaged(store: Store, kind: str, damages: Iterable[tuple[str, Callable[[Path
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_bit_counts(store: Store, kind: str, is_long: bool):
-    resolve(store)
+    resolve_anew(store.root)
     data = place_of(store, kind).read_bytes()
 
     def flip(at: int) -> Callable[[Path], object]:
@@ -81,7 +75,7 @@ def test_every_bit_counts(store: Store, kind: str, is_long: bool):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_length_counts(store: Store, kind: str, is_long: bool):
-    resolve(store)
+    resolve_anew(store.root)
     data = place_of(store, kind).read_bytes()
     lengths = [*range(0, len(data), 1 if is_long else 29), len(data) - 1]
     cuts = ((f"{length} bytes", lambda path, length=length: path.write_bytes(data[:length])) for length in lengths)
@@ -132,37 +126,37 @@ def test_other_things_in_the_place_of_a_file_are_set_aside(store: Store, kind: s
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_that_were_swapped_are_never_taken_for_each_other(store: Store, tmp_path: Path, kind: str):
     for size in (1, 2):
-        resolve(store, size)
+        resolve_anew(store.root, size=size)
     one, two = place_of(store, kind, 1), place_of(store, kind, 2)
     one.rename(tmp_path / "aside")
     two.rename(one)
     (tmp_path / "aside").rename(two)
     for size in (1, 2):
-        found, said = warnings_of(lambda size=size: resolve(store, size))
+        found, said = warnings_of(lambda size=size: resolve_anew(store.root, size=size))
         assert (found.cubin, len(said)) == (GOOD[size].cubin, 1)
     assert len(set_aside(store)) == 2
 
 
 def test_entry_under_another_s_name_is_a_miss(store: Store):
-    resolve(store, 2)
+    resolve_anew(store.root, size=2)
     place_of(store, "entry", 2).rename(place_of(store, "entry", 1))
-    found, said = warnings_of(lambda: resolve(store))
+    found, said = warnings_of(lambda: resolve_anew(store.root))
     assert (found.cubin, len(said)) == (GOOD[1].cubin, 1)
     assert "belongs to another entry" in said[0]
 
 
 def test_entry_copied_from_another_store_without_its_cubin_is_a_miss(store: Store, tmp_path: Path):
     other = Store(tmp_path / "other")
-    resolve(other)
-    resolve(store, 2)
+    resolve_anew(other.root)
+    resolve_anew(store.root, size=2)
     shutil.copy(place_of(other, "entry"), place_of(store, "entry"))
-    found, said = warnings_of(lambda: resolve(store))
+    found, said = warnings_of(lambda: resolve_anew(store.root))
     assert (found.cubin, found.origin, said) == (GOOD[1].cubin, "compiled", [])
-    assert resolve(store).origin != "compiled"
+    assert resolve_anew(store.root).origin != "compiled"
 
 
 def test_entry_copied_from_another_store_with_its_cubin_is_a_hit(store: Store, tmp_path: Path):
     other = Store(tmp_path / "other")
-    resolve(other)
+    resolve_anew(other.root)
     shutil.copytree(other.root, store.root)
-    assert resolve(store).origin == str(place_of(store, "entry"))
+    assert resolve_anew(store.root).origin == str(place_of(store, "entry"))

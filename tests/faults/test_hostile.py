@@ -16,11 +16,13 @@ from builders import (
     make_manifest,
     object_path,
     read_spec,
+    resolve_anew,
     warnings_of,
 )
 from click.testing import CliRunner
 from fake_backend import KERNEL
 from kreg.cache_tools import main
+from readers import signed
 from tiny_elf import make_cubin
 
 import kreg
@@ -32,12 +34,6 @@ from kreg.root import FOLDERS
 from kreg.selector import Selector
 from kreg.sweep import Limits, gc
 from kreg.upkeep import clear, plan_clear_all, verify
-
-
-def resolve(root: str) -> kreg.Artifact:
-    kreg.forget()
-    return kreg.resolve(KERNEL, size=1, target="sm_90a", store=root)
-
 
 # Links.
 
@@ -57,7 +53,7 @@ def victim(tmp_path: Path) -> Path:
 def use_everything(root: str) -> None:
     """Do whatever may write to or remove from a store; errors are kreg's own."""
     for action in (
-        lambda: warnings_of(lambda: resolve(root)),
+        lambda: warnings_of(lambda: resolve_anew(root)),
         lambda: Store(root).publish(make_artifact(2)),
         lambda: Store(root).save_log("a" * 64, "log"),
         lambda: gc(Store(root), Limits(age=0, entries=0, size=0), other_formats=True, grace=0),
@@ -74,14 +70,14 @@ def use_everything(root: str) -> None:
 @pytest.mark.parametrize("name", [*FOLDERS, "logs"])
 def test_folder_of_a_store_that_is_a_link_leads_nowhere(root: str, victim: Path, name: str):
     before = files_below(victim)
-    resolve(root)
+    resolve_anew(root)
     place = Path(root) / name
     if place.exists():
         place.rename(f"{root}-{name}")
     place.symlink_to(victim)
     use_everything(root)
     assert files_below(victim) == before
-    found, said = warnings_of(lambda: resolve(root))
+    found, said = warnings_of(lambda: resolve_anew(root))
     assert found.cubin
     assert len(said) <= 1
     with pytest.raises(
@@ -93,7 +89,7 @@ def test_folder_of_a_store_that_is_a_link_leads_nowhere(root: str, victim: Path,
 @pytest.mark.parametrize("kind", ["kernel folder", "object folder"])
 def test_inner_folder_that_is_a_link_leads_nowhere(root: str, victim: Path, kind: str):
     before = files_below(victim)
-    resolve(root)
+    resolve_anew(root)
     store = Store(root)
     artifact = make_artifact(2)
     path = entry_path(store, artifact) if kind == "kernel folder" else object_path(store, artifact)
@@ -107,7 +103,7 @@ def test_inner_folder_that_is_a_link_leads_nowhere(root: str, victim: Path, kind
 
 
 def test_links_in_the_place_of_files_are_replaced_or_refused_and_never_followed(root: str, victim: Path):
-    resolve(root)
+    resolve_anew(root)
     store = Store(root)
     before = files_below(victim)
     artifact = make_artifact(2)
@@ -124,12 +120,12 @@ def test_links_in_the_place_of_files_are_replaced_or_refused_and_never_followed(
 
 
 def test_bad_file_behind_a_linked_folder_is_left_where_it_is(root: str, victim: Path):
-    resolve(root)
+    resolve_anew(root)
     path = Path(next(iter(Store(root).entry_files())))
     (victim / path.name).write_bytes(b"not a manifest, but mine")
     path.parent.rename(f"{root}-aside")
     path.parent.symlink_to(victim)
-    found, said = warnings_of(lambda: resolve(root))
+    found, said = warnings_of(lambda: resolve_anew(root))
     assert found.cubin
     assert len(said) == 2  # The bad entry, and the store that is not written to.
     assert (victim / path.name).read_bytes() == b"not a manifest, but mine"
@@ -157,14 +153,14 @@ def test_default_store_where_everybody_can_replace_it_is_refused(
     found, said = warnings_of(lambda: kreg.resolve(KERNEL, size=1, target="sm_90a"))
     assert (found.origin, len(said)) == ("compiled", 1)
     monkeypatch.setenv("KREG_STORE", f"{cache}/kreg")
-    assert warnings_of(lambda: resolve(f"{cache}/kreg"))[1] == []
+    assert warnings_of(lambda: resolve_anew(f"{cache}/kreg"))[1] == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs two users")
 def test_named_store_of_another_user_is_read_and_cannot_be_written(public_path: Path):
     root = f"{public_path}/store"
-    resolve(root)
-    assert as_nobody(lambda: resolve(root).origin) == str(next(iter(Store(root).entry_files())))
+    resolve_anew(root)
+    assert as_nobody(lambda: resolve_anew(root).origin) == str(next(iter(Store(root).entry_files())))
 
     def publish() -> str:
         try:
@@ -201,8 +197,8 @@ def test_manifest_with_a_right_digest_over_a_bomb_is_one_finding(store: Store, b
     store.publish_all([artifact, make_artifact(2)])
     body = BOMBS[bomb].encode("utf-8", "surrogateescape")
     keys = (artifact.key, artifact.toolchain_key, artifact.cubin_digest, artifact.source_digest)
-    text = write_header(keys, "@").rstrip(b"@}\n")
-    entry_path(store, artifact).write_bytes(_signed(text, body))
+    header = write_header(keys, "").removesuffix(b"}\n")
+    entry_path(store, artifact).write_bytes(signed(header + body + b"}\n"))
     tracemalloc.start()
     found = verify(store, Selector(), kreg.REGISTRY).findings
     assert tracemalloc.get_traced_memory()[1] < 32 << 20
@@ -212,15 +208,6 @@ def test_manifest_with_a_right_digest_over_a_bomb_is_one_finding(store: Store, b
         done = CliRunner().invoke(main, [name, "--store", store.root])
         assert done.exception is None or isinstance(done.exception, SystemExit), (bomb, name)
     assert [entry.manifest.params for entry in entries(store) if entry.manifest] == [{"size": 2}]
-
-
-def _signed(start: bytes, body: bytes) -> bytes:
-    """Return a manifest with the header of ``start`` and another body, under its right digest."""
-    from kreg.digest import sha256
-
-    lines = start.split(b"\n")
-    rest = lines[1] + b"\n" + body + b"}\n"
-    return lines[0][: lines[0].index(b'"digest":"') + 10] + sha256(rest).encode() + b'",\n' + rest
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,6 @@ def long_names() -> bytes:
 
 def symbols_with_long_names() -> bytes:
     """Return an image of 1 MiB that is half a name, half symbols of that name."""
-    name, symbols = b"x" * (1 << 19), struct.pack("<IBBHQQ", 0, 0, 0, 0, 0, 0) * (1 << 19 // 24)
     name, symbols = b"x" * (1 << 19) + b"\0", bytes(24 * ((1 << 19) // 24))
     body = NAMES_TABLE + name + symbols
     at = HEADER_BYTES + len(NAMES_TABLE)

@@ -23,6 +23,7 @@ from builders import (
     object_path,
     python,
     read_spec,
+    resolve_anew,
     warnings_of,
 )
 from cuda.bindings import driver
@@ -39,12 +40,6 @@ from kreg.manifest import Launch
 from kreg.reach import package_files
 from kreg.root import ENTRIES
 from kreg.sweep import Limits, gc
-
-
-def resolve(root: object, **changes: object) -> kreg.Artifact:
-    """Resolve the fake kernel as a new process does."""
-    kreg.forget()
-    return kreg.resolve(KERNEL, **{"size": 1, "target": "sm_90a", "store": root, **changes})
 
 
 def test_kb_039_compiler_that_was_replaced_compiles_nothing(monkeypatch: pytest.MonkeyPatch):
@@ -65,7 +60,7 @@ def test_kb_039_compiler_that_is_replaced_during_a_compile_is_told(monkeypatch: 
     monkeypatch.setenv("FAKE_COMPILER", "1.0")
     monkeypatch.setattr(fake_backend, "_misbehave", replace)
     with pytest.raises(CompileError, match="the compiler was replaced while"):
-        resolve(root)
+        resolve_anew(root)
     assert list(Store(root).entry_files()) == []
 
 
@@ -164,10 +159,10 @@ def test_kb_116_bad_file_below_a_name_that_is_no_utf_8_is_set_aside(
     tmp_path: Path, place: Callable[[Store, kreg.Artifact], Path]
 ):
     root = f"{tmp_path}/" + os.fsdecode(b"\xff\xfe")
-    flip(place(Store(root), resolve(root)), 500)
-    found, said = warnings_of(lambda: resolve(root))
+    flip(place(Store(root), resolve_anew(root)), 500)
+    found, said = warnings_of(lambda: resolve_anew(root))
     assert (found.origin, len(said)) == ("compiled", 1)
-    assert resolve(root).origin != "compiled"
+    assert resolve_anew(root).origin != "compiled"
 
 
 @pytest.mark.parametrize("name", ["q'x", 'q"x'])
@@ -216,7 +211,7 @@ def test_kb_134_clear_during_a_compile_costs_its_caller_nothing(root: str, monke
         go_on.set()
         assert compiling.result().origin == "compiled"
     # What was published afterwards is right by its key and its sources.
-    assert resolve(root).origin != "compiled"
+    assert resolve_anew(root).origin != "compiled"
 
 
 def test_kb_135_format_of_a_manifest_is_that_of_its_directory():

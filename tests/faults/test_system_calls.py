@@ -15,27 +15,18 @@ from typing import Any
 
 import pytest
 from acts import ACTS, Place, begin, check
-from builders import make_artifact, warnings_of
-from calls import count_calls, fail_at
+from builders import make_artifact, resolve_anew, warnings_of
+from calls import FAILURES, count_calls, fail_at
 from fake_backend import KERNEL
 
 import kreg
-from kreg import Artifact, Store
+from kreg import Store
 from kreg.build import compile_artifact
 from kreg.selector import Selector
 from kreg.sweep import leftovers
 from kreg.upkeep import verify
 
-ERRORS = (
-    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.ESTALE, errno.ENOLCK, errno.ENOSYS,
-    errno.EINTR, errno.ENOENT,
-)  # fmt: skip
-
-
-def resolve(root: str) -> Artifact:
-    """Resolve as a new process does."""
-    kreg.forget()
-    return kreg.resolve(KERNEL, size=1, target="sm_90a", store=root)
+ERRORS = (*FAILURES, errno.ENOENT)
 
 
 def nothing(_: str) -> None:
@@ -49,7 +40,7 @@ def other_entries(root: str) -> None:
 
 def the_entry(root: str) -> None:
     """Begin with a store that holds what will be asked for."""
-    resolve(root)
+    resolve_anew(root)
 
 
 def a_bad_entry(root: str) -> None:
@@ -77,7 +68,7 @@ def test_call_that_fails_once_costs_a_warning_at_most(
     if os.path.exists(root):
         shutil.copytree(root, kept)
     said: list[str] = []
-    calls = count_calls(root, lambda: said.extend(warnings_of(lambda: resolve(root))[1]))
+    calls = count_calls(root, lambda: said.extend(warnings_of(lambda: resolve_anew(root))[1]))
     expected = compile_artifact(KERNEL, KERNEL.spec("sm_90a", {"size": 1}))
     is_bad = begin is a_bad_entry
     assert len(said) == is_bad
@@ -88,16 +79,16 @@ def test_call_that_fails_once_costs_a_warning_at_most(
             shutil.copytree(kept, root)
         what = f"{errno.errorcode[error]} at call {number}, {calls[number - 1]}, of {calls}"
         try:
-            found, said = fail_at(root, number, error, lambda: warnings_of(lambda: resolve(root)))
+            found, said = fail_at(root, number, error, lambda: warnings_of(lambda: resolve_anew(root)))
         except Exception as raised:
             raise AssertionError(what) from raised
         assert found.cubin == expected.cubin, what
         assert len(said) <= 1 + is_bad, (what, said)
         check_whole(root, what)
         # And the next process has a store as good as new.
-        found, said = warnings_of(lambda: resolve(root))
+        found, said = warnings_of(lambda: resolve_anew(root))
         assert (found.cubin, len(said) <= is_bad) == (expected.cubin, True), (what, said)
-        assert resolve(root).origin != "compiled", what
+        assert resolve_anew(root).origin != "compiled", what
 
 
 def check_whole(root: str, what: str) -> None:
@@ -113,12 +104,12 @@ def check_whole(root: str, what: str) -> None:
 
 def test_calls_of_every_kind_are_reached(root: str):
     # A harness that counts nothing would pass everything.
-    made = set(count_calls(root, lambda: resolve(root)))
+    made = set(count_calls(root, lambda: resolve_anew(root)))
     os.utime(next(iter(Store(root).entry_files())), (0, 0))
-    made |= set(count_calls(root, lambda: resolve(root)))
+    made |= set(count_calls(root, lambda: resolve_anew(root)))
     Path(next(iter(Store(root).entry_files()))).write_bytes(b"torn")
     with pytest.warns(kreg.KregWarning):
-        made |= set(count_calls(root, lambda: resolve(root)))
+        made |= set(count_calls(root, lambda: resolve_anew(root)))
     assert made >= {
         "open", "read", "write", "fsync", "close", "fstat", "stat", "rename", "makedirs", "flock", "utime", "lstat",
     }  # fmt: skip
@@ -162,8 +153,8 @@ def test_calls_that_do_a_part_of_what_they_were_asked_are_repeated(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, name, part)
-        compiled = resolve(root)
-        found = resolve(root)
+        compiled = resolve_anew(root)
+        found = resolve_anew(root)
     assert (found.cubin, found.manifest_bytes) == (compiled.cubin, compiled.manifest_bytes)
     assert found.origin != "compiled"
     check_whole(root, name)

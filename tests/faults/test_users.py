@@ -30,6 +30,7 @@ from builders import (
     make_artifact,
     object_path,
     python,
+    resolve_anew,
     warnings_of,
 )
 from click.testing import CliRunner
@@ -68,12 +69,6 @@ from kreg.cache_tools import main
 kreg.REGISTRY.add(KERNEL)
 main(prog_name="kreg")
 """
-
-
-def resolve(root: object, **changes: object) -> Artifact:
-    """Resolve the fake kernel at size 1, as a new process does."""
-    kreg.forget()
-    return kreg.resolve(KERNEL, **{"size": 1, "target": "sm_90a", "store": root, **changes})
 
 
 def said(done: Done) -> list[list[str]]:
@@ -428,7 +423,7 @@ def test_every_part_names_the_same_store(
         assert CliRunner().invoke(main, ["dir"]).stdout == f"{expected}\n"
         report = kreg.warm([(KERNEL, KERNEL.spec("sm_90a", {"size": 1}))], jobs=1)
         assert [outcome.status for outcome in report.outcomes] == ["compiled"]
-        assert resolve(None).origin.startswith(f"{expected}/entries-v1/")
+        assert resolve_anew(None).origin.startswith(f"{expected}/entries-v1/")
         assert json.loads(CliRunner().invoke(main, ["list", "--json"]).stdout)[0]["path"].startswith(f"{expected}/")
         assert json.loads(CliRunner().invoke(main, ["gc", "--max-age", "0s", "--dry-run", "--json"]).stdout)[
             "left"
@@ -449,11 +444,11 @@ def test_relative_store_stays_where_it_was_when_the_process_moves(
         kreg.resolve(KERNEL, size=1, target="sm_90a")
     with chdir(tmp_path / "two"):
         assert store.root == f"{tmp_path}/one/rel"
-        assert resolve(store).origin.startswith(f"{tmp_path}/one/rel/")
+        assert resolve_anew(store).origin.startswith(f"{tmp_path}/one/rel/")
         # Whoever asks anew is told of the new place, whichever part is asked.
         assert Store().root == CliRunner().invoke(main, ["dir"]).stdout.rstrip("\n") == f"{tmp_path}/two/rel"
         kreg.warm([(KERNEL, KERNEL.spec("sm_90a", {"size": 2}))], jobs=1)
-        assert resolve(None, size=2).origin.startswith(f"{tmp_path}/two/rel/")
+        assert resolve_anew(None, size=2).origin.startswith(f"{tmp_path}/two/rel/")
     assert runs() == 2
 
 
@@ -481,7 +476,7 @@ def test_store_below_folders_that_are_missing_is_made_by_many_at_once(tmp_path: 
                 os.close(writer)
                 os.read(reader, 1)
                 try:
-                    _, warned = warnings_of(lambda size=size, root=root: resolve(root, size=size))
+                    _, warned = warnings_of(lambda size=size, root=root: resolve_anew(root, size=size))
                     os._exit(len(warned))
                 finally:
                     os._exit(99)
@@ -590,22 +585,22 @@ def test_very_long_path_works_or_is_named_in_one_warning(tmp_path: Path, length:
 
 
 def test_name_that_is_too_long_costs_one_warning(tmp_path: Path):
-    found, warned = warnings_of(lambda: resolve(tmp_path / ("n" * 256)))
+    found, warned = warnings_of(lambda: resolve_anew(tmp_path / ("n" * 256)))
     assert (found.origin, len(warned)) == ("compiled", 1)
     assert warned[0].endswith("File name too long; going on without the store")
 
 
 def test_store_with_slashes_at_its_end_is_the_same(root: str, runs: Runs, monkeypatch: pytest.MonkeyPatch):
     for given in (root, f"{root}/", f"{root}//", f"{root}/.", f"{root}/x/..", Path(root)):
-        assert resolve(given).manifest.params == {"size": 1}
+        assert resolve_anew(given).manifest.params == {"size": 1}
         monkeypatch.setenv("KREG_STORE", str(given))
-        assert resolve(None).origin.startswith(f"{root}/entries-v1/")
+        assert resolve_anew(None).origin.startswith(f"{root}/entries-v1/")
     assert runs() == 1
 
 
 def test_root_of_the_file_system_is_no_store():
     before = os.listdir("/")
-    found, warned = warnings_of(lambda: resolve("/"))
+    found, warned = warnings_of(lambda: resolve_anew("/"))
     assert (found.origin, len(warned)) == ("compiled", 1)
     assert os.listdir("/") == before
 
@@ -624,10 +619,10 @@ def shift(root: str, seconds: float | None) -> None:
 @pytest.mark.parametrize("seconds", [67, -67, 3600, -3600, 3650 * DAY, -3650 * DAY, None])
 def test_hits_do_not_see_file_times(full: Store, runs: Runs, seconds: float | None):
     for size in (1, 2):
-        resolve(full, size=size)
+        resolve_anew(full, size=size)
     compiled = runs()
     shift(full.root, seconds)
-    found, warned = warnings_of(lambda: [resolve(full, size=size) for size in (1, 2)])
+    found, warned = warnings_of(lambda: [resolve_anew(full, size=size) for size in (1, 2)])
     assert (runs(), warned) == (compiled, [])
     assert all(artifact.origin.startswith(full.root) for artifact in found)
     for verb in (["list"], ["list", "--json"], ["verify"], ["show", "fake@1[size=1]:sm_90a"]):
@@ -671,9 +666,9 @@ def test_wait_is_bounded_while_the_clock_jumps(root: str, runs: Runs, monkeypatc
     monkeypatch.setattr(keylock, "time", SimpleNamespace(monotonic=time.monotonic, sleep=pause, time=time.time))
     begun = time.monotonic()
     with store.key_lock(KERNEL.spec("sm_90a", {"size": 1}).key, 0):
-        assert warnings_of(lambda: resolve(store).origin) == ("compiled", [])
+        assert warnings_of(lambda: resolve_anew(store).origin) == ("compiled", [])
     assert 0.3 <= time.monotonic() - begun < 3
-    assert warnings_of(lambda: resolve(store).origin.startswith(root)) == (True, [])
+    assert warnings_of(lambda: resolve_anew(store).origin.startswith(root)) == (True, [])
     assert runs() == 1
 
 
